@@ -33,7 +33,7 @@ from mlxgen.tokens import in_common
 
 from . import kit, servers
 from .architectures import configuration as configured
-from .architectures import random_model
+from .architectures import random_model, read
 from .servers import Server
 
 HERE = Path(__file__).parent
@@ -278,15 +278,20 @@ CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "mlxgen
 class Agent(NamedTuple):
     """One agent: its ``package`` of ``npm`` or ``pip``, its program's ``arguments``, and the
     ``call`` or the ``text`` by which the model writes the file; ``asides``: patterns of its other
-    requests, with their answers."""
+    requests, with their answers. ``client``: the name of its configuration, which goes into the
+    ``file``, with more ``settings``, or without a file into the environment."""
 
     name: str
     needs: str
     package: str
     arguments: Sequence[str]
+    client: str
     call: Message = {}  # noqa: RUF012
     text: str = ""
     asides: Sequence[tuple[str, str]] = ()
+    file: str = ""
+    settings: Message = {}  # noqa: RUF012
+    environment: dict[str, str] = {}  # noqa: RUF012
 
     def script(self, work: Path) -> Script:
         """The model's script for the folder ``work``."""
@@ -295,7 +300,7 @@ class Agent(NamedTuple):
         return [("<tool_response>", DONE), *self.asides, ("", self.text or said)]
 
 
-AGENTS = [Agent(**told) for told in json.loads((HERE / "agents.json").read_text(encoding="utf-8"))]
+AGENTS = [Agent(**told) for told in read("agents")]
 
 
 def _trial(what: str, agent: Agent) -> Iterator[kit.Figure]:
@@ -353,18 +358,13 @@ def _installed(agent: Agent) -> Path:
 
 def _configured(agent: Agent, home: Path, url: str) -> dict[str, str]:
     """Write the configuration that ``--print-config`` prints; returns environment variables."""
-    client = "claude-code" if agent.name == "claude" else agent.name
-    text = configuration(client, Served(url, MODEL)).text
-    if agent.name == "codex":
-        (home / ".codex").mkdir()
-        (home / ".codex" / "config.toml").write_text(text, encoding="utf-8")
-        return {"CODEX_HOME": str(home / ".codex")}
-    if agent.name == "opencode":
-        allowed = {"edit": "allow", "external_directory": "allow"}
-        settings = {**json.loads(text), "autoupdate": False, "permission": allowed}
-        (home / "opencode.json").write_text(json.dumps(settings), encoding="utf-8")
-        config = {"OPENCODE_CONFIG": str(home / "opencode.json")}
-        return {**config, "OPENCODE_DISABLE_MODELS_FETCH": "1"}
-    # With these, Claude Code asks no questions, and calls no other service
-    quiet = {"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1", "IS_SANDBOX": "1"}
-    return {**dict(re.findall(r"(\w+)=(\S+)", text)), **quiet}
+    text = configuration(agent.client, Served(url, MODEL)).text
+    variables = {k: value.replace("HOME", str(home)) for k, value in agent.environment.items()}
+    if not agent.file:
+        return {**dict(re.findall(r"(\w+)=(\S+)", text)), **variables}
+    if agent.settings:
+        text = json.dumps({**json.loads(text), **agent.settings})
+    file = home / agent.file
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(text, encoding="utf-8")
+    return variables

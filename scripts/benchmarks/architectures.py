@@ -13,12 +13,19 @@ from typing import Any
 import mlx.core as mx
 import mlx.nn as nn
 
-_KNOWN: dict[str, dict[str, Any]] = json.loads(
-    Path(__file__).with_suffix(".json").read_text(encoding="utf-8")
-)
+
+def read(name: str) -> Any:
+    """A file of data in this folder."""
+    path = Path(__file__).with_name(f"{name}.json")
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+_KNOWN: dict[str, dict[str, Any]] = read("architectures")
 _COMMON = _KNOWN.pop("common")
 ARCHITECTURES = tuple(_KNOWN)
 VOCAB: int = _COMMON["vocab_size"]
+SHAPES: dict[str, dict[str, Any]] = read("shapes")
+"""Of models that are measured, by what they are."""
 
 
 def random_model(name: str, seed: int = 0, **shape: Any) -> nn.Module:

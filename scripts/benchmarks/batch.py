@@ -6,16 +6,15 @@ also decodes them to text.
 
 from __future__ import annotations
 
-import json
 import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import mlxgen
 
 from . import kit
+from .architectures import read
 
 MODELS: Any = (
     ("demo", mlxgen.load, 40, 1),
@@ -26,9 +25,7 @@ MODELS: Any = (
 ALIKE = [{"temperature": 0.7}]
 MIXED = [{**each, "min_p": 0.002 * i} for i, each in enumerate(kit.SAMPLERS)]
 WARM = 8  # tokens of each row before it is timed under a schema
-RECORDS: list[Any] = list(
-    json.loads(Path(__file__).with_name("records.json").read_text(encoding="utf-8")).values()
-)
+RECORDS: list[Any] = list(read("records").values())
 
 
 def figures(turns: int) -> Iterator[kit.Figure]:

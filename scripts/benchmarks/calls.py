@@ -34,8 +34,20 @@ OURS = f"{Path(mlxgen.__file__).parent}/"
 THEIRS = f"{Path(mlx_lm.__file__).parent}/"
 
 
-def cases() -> Iterator[tuple[str, kit.Case, bool, int]]:
-    """The cases, whether mlx-lm has an equivalent, and the target of calls per token."""
+class Counted(NamedTuple):
+    """A case; ``peer``: whether mlx-lm has an equivalent. ``aim`` is the target of calls per token,
+    and ``most`` the limit in the tests: what was measured, and some 5 %."""
+
+    name: str
+    case: kit.Case
+    aim: int
+    most: int
+    peer: bool = True
+
+
+def cases() -> Iterator[Counted]:
+    """The cases. In the tests, drafts pay at every step, so a schema costs more there than in
+    ``figures``, where they pause."""
     lm, deep = mlxgen.load(), kit.tiny("llama", layers=48)
 
     def stream(lm: mlxgen.LanguageModel, draft: str = "off") -> kit.Case:
@@ -45,28 +57,26 @@ def cases() -> Iterator[tuple[str, kit.Case, bool, int]]:
         prompts = [kit.prompt_of(length, i) for i, length in enumerate(lengths)]
         return kit.Case(lm, prompts, 120, [options])
 
-    schema = {"filters": [records(0, 9)], "ignore_eos": False}
-    yield "a stream", stream(lm), True, 60
-    yield "a stream, default drafts", stream(lm, "auto"), False, 80
-    yield "4 rows", batch(lm, *[8] * 4), True, 50
-    yield "4 rows, a schema", batch(lm, *[8] * 4, **schema), False, 90
-    yield (
-        "4 rows, a schema, default drafts",
-        batch(lm, *[8] * 4, **schema, draft="auto"),
-        False,
-        80,
-    )
-    for rows, aim in ((1, 100), (8, 50), (32, 35)):
-        yield f"{rows} rows", batch(lm, *[8] * rows), True, aim
-    yield "48 layers, a stream", stream(deep), True, 110
-    yield "48 layers, 4 rows of different length", batch(deep, 8, 25, 60, 120), True, 100
+    held = {"filters": [records(0, 9)], "ignore_eos": False}
+    four = [8] * 4
+    yield Counted("a stream", stream(lm), 60, 56)
+    yield Counted("a stream, default drafts", stream(lm, "auto"), 80, 77, peer=False)
+    yield Counted("4 rows", batch(lm, *four), 50, 41)
+    yield Counted("4 rows, a schema", batch(lm, *four, **held), 90, 66, peer=False)
+    drafted = batch(lm, *four, **held, draft="auto")
+    yield Counted("4 rows, a schema, default drafts", drafted, 80, 137, peer=False)
+    for rows, aim, most in ((1, 100, 70), (8, 50, 35), (32, 35, 30)):
+        yield Counted(f"{rows} rows", batch(lm, *[8] * rows), aim, most)
+    yield Counted("48 layers, a stream", stream(deep), 110, 55)
+    uneven = batch(deep, 8, 25, 60, 120)
+    yield Counted("48 layers, 4 rows of different length", uneven, 100, 54)
 
 
 def figures() -> Iterator[kit.Figure]:
-    for name, case, has_peer, aim in cases():
+    for name, case, aim, _, peer in cases():
         found = count(case.ours(), case.rows)
         text = str(found)
-        if has_peer:
+        if peer:
             text += f"; mlx-lm {count(case.theirs(), case.rows, THEIRS)}"
         yield kit.at_most(f"{name}: Python calls of mlxgen's a token", found.calls, aim, text)
     before, calls = served()

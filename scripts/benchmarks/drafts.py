@@ -1,43 +1,33 @@
 """Drafts: passes per token, and speed against mlx-lm with and without drafts.
 
 Both sides get the same models, prompts and greedy settings, and generate the same number of tokens;
-no text was seen before it is measured. Some texts are recited on a simulated device: the next token
-depends on the place alone, so the text is the same whatever is fed. They come from Python's
-standard library: real prose and real code, with real repetitions.
+no text was seen before it is measured. The texts of ``recitals.json`` are recited on a simulated
+device: the next token depends on the place alone, so the text is the same whatever is fed. They are
+real prose and real code, with real repetitions.
 """
 
 from __future__ import annotations
 
-import inspect
 import itertools
 import json
-import pickletools
-import random
-import re
-import shlex
-import statistics
-import textwrap
 import time
 from collections.abc import Iterator, Sequence
-from functools import cache, partial
+from functools import partial
 from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import mlx.core as mx
-import mlx.nn as nn
-from mlx_lm.models.cache import KVCache
-from mlx_lm.tokenizer_utils import TokenizerWrapper
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 import mlxgen
 from mlxgen.engine import DraftCount, all_drafts
 
 from . import kit
-from .simulate import DEVICES, SHAPES, SimulatedModel
+from .architectures import read
+from .simulate import DEVICES, SHAPES, SimulatedModel, Tiny
 
-VOCAB = 4_096
 DEVICE, SHAPE = DEVICES[1], SHAPES[1]  # an M4 Max with an 8B model at 4 bits
+RECITALS: list[dict[str, Any]] = read("recitals")
 OVER = "tokens per second over mlx-lm's plain decode"
 
 
@@ -100,8 +90,7 @@ def records(lm: mlxgen.LanguageModel) -> Workload:
 
 def real_workloads(folder: Path) -> list[Workload]:
     """Copies and new text, for a real model."""
-    lm = mlxgen.load(folder)
-    text = " ".join(said())[:1500]
+    lm, text = mlxgen.load(folder), RECITALS[0]["jobs"][0]["text"][:1500]
     asked = (
         ("copying", f"Repeat this text word for word:\n{text}", 2.3),
         ("correcting", f"Fix the typos in this text and print it whole:\n{text}", 1.5),
@@ -117,109 +106,43 @@ def real_workloads(folder: Path) -> list[Workload]:
 
 
 def recitals() -> list[Workload]:
-    lm = mlxgen.LanguageModel(Reciting(), tokenizer(), name="reciting")
+    """A copy with one word in 20 changed; the turns of an agent that rewrites a file, a line in 12
+    of which changes each time; and sums, of which nothing is known before."""
+    tokenizer = mlxgen.load().tokenizer
+    lm = mlxgen.LanguageModel(Reciting(), tokenizer, name="reciting")
+
+    def job(prompt: str, text: str) -> Job:
+        return reciting(
+            *(tokenizer.encode(each, add_special_tokens=False) for each in (prompt, text))
+        )
+
     return [
-        Workload("copying with edits", lm, copying(), 2.5),
-        Workload("an agent's turns that rewrite a file", lm, rewriting(), 5.0),
-        Workload("arithmetic", lm, arithmetic(), 0.99),
+        Workload(told["name"], lm, [job(**each) for each in told["jobs"]], told["target"])
+        for told in RECITALS
     ]
 
 
-def reciting(prompt: str | list[int], text: str | list[int]) -> Job:
+def reciting(prompt: Sequence[int], text: Sequence[int]) -> Job:
     """The job of reciting a text after a prompt."""
-    prompt, text = (
-        list(tokenizer().encode(each, add_special_tokens=False)) if isinstance(each, str) else each
-        for each in (prompt, text)
-    )
-    return Job(prompt, {"max_tokens": len(text), "ignore_eos": True}, text)
+    return Job([*prompt], {"max_tokens": len(text), "ignore_eos": True}, [*text])
 
 
-@cache
-def tokenizer() -> TokenizerWrapper:
-    """A byte-level tokenizer, trained on some modules of the standard library."""
-    made = Tokenizer(models.BPE())
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=VOCAB,
-        special_tokens=["<|end|>"],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    modules = (inspect, json.decoder, json.encoder, pickletools, random, shlex, statistics)
-    made.train_from_iterator(map(inspect.getsource, (*modules, textwrap)), trainer)
-    return kit.wrapped(made, "<|end|>")
+class Reciting(Tiny):
+    """Recites a job's text."""
 
-
-def said() -> list[str]:
-    """Words of prose."""
-    return list(itertools.chain.from_iterable(each.doc.split() for each in pickletools.opcodes))
-
-
-def copying() -> list[Job]:
-    """A passage of prose, repeated with one word in 20 changed."""
-    passage = said()[:320]
-    chance, others = random.Random(1), re.findall(r"[a-z]{4,}", inspect.getsource(shlex))
-    edited = [chance.choice(others) if chance.random() < 0.05 else word for word in passage]
-    prompt = f"Copy this and correct the words:\n{' '.join(passage)}\n\nCorrected:\n"
-    return [reciting(prompt, " ".join(edited))]
-
-
-def rewriting() -> list[Job]:
-    """The turns of an agent that rewrites a file, changing one line in 12 each time.
-
-    The prompt has the file before the change, and the earlier turns."""
-    source = inspect.getsource(statistics.NormalDist).splitlines()[:45]
-    new = inspect.getsource(textwrap).splitlines()[40:]
-    chance = random.Random(2)
-    told = "Rewrite the file as you are asked to, whole.\n"
-    found = []
-    for turn in range(2):
-        told += f"\nuser, {turn}: the file is now\n" + "\n".join(source) + "\nassistant:\n"
-        changed: list[str] = []
-        for line in source:
-            if chance.random() > 1 / 12:
-                changed.append(line)
-                continue
-            words = line.split(" ")
-            words[chance.randrange(len(words))] = chance.choice(new).strip().split(" ")[0]
-            changed += chance.choice(([], [line, chance.choice(new)], [" ".join(words)]))
-        source = changed
-        found.append(reciting(told, "\n".join(source)))
-        told += "\n".join(source)
-    return found
-
-
-def arithmetic() -> list[Job]:
-    """Sums of random numbers, where nothing can be drafted."""
-    chance = random.Random(3)
-    pairs = [(chance.randrange(10**9), chance.randrange(10**9)) for _ in range(40)]
-    asked = "\n".join(f"{a} + {b}" for a, b in pairs)
-    return [reciting(f"Add:\n{asked}\n", "\n".join(str(a + b) for a, b in pairs))]
-
-
-class Reciting(nn.Module):
-    """Recites a job's text. Its KV is one number per token."""
+    vocab, peak = 1_024, 50.0  # that of the demo model
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.layers = [None]
-        self._following = mx.zeros(VOCAB, mx.int32)
+        super().__init__()
+        self.said = mx.zeros(self.vocab, mx.int32)
 
     def recite(self, job: Job) -> None:
         """Recite this job from now on."""
         whole = [*job.prompt[1:], *job.text]
-        self._following = mx.array([*whole, *whole[-1:] * VOCAB])
+        self.said = mx.array([*whole, *whole[-1:] * self.vocab])
 
-    def make_cache(self) -> list[Any]:
-        return [KVCache()]
-
-    def __call__(self, inputs: mx.array, cache: list[Any]) -> mx.array:
-        start, count = cache[0].offset, inputs.shape[1]
-        keys = inputs.astype(mx.float32)[:, None, :, None]
-        cache[0].update_and_fetch(keys, keys)
-        following = self._following[start : start + count]
-        return mx.where(mx.arange(VOCAB) == following[None, :, None], 50.0, 0.0)
+    def following(self, inputs: mx.array, start: int) -> mx.array:
+        return self.said[None, start : start + inputs.shape[1]]
 
 
 # ---- measuring ---------------------------------------------------------------------------------

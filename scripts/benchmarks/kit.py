@@ -316,12 +316,7 @@ def fake_tokenizer(size: int) -> TokenizerWrapper:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens(["<|end|>"])
-    return wrapped(tokenizer, "<|end|>")
-
-
-def wrapped(tokenizer: Tokenizer, end: str) -> TokenizerWrapper:
-    """A tokenizer in mlx-lm's wrapper."""
     fast = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, eos_token=end, clean_up_tokenization_spaces=False
+        tokenizer_object=tokenizer, eos_token="<|end|>", clean_up_tokenization_spaces=False
     )
     return TokenizerWrapper(fast, BPEStreamingDetokenizer)

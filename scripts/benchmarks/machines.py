@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import mlx.core as mx
 from mlx_lm.utils import save_model, sharded_load
@@ -25,20 +25,11 @@ import mlxgen
 from mlxgen.machines.machines import Machines
 
 from . import kit, servers
-from .architectures import configuration, random_model
+from .architectures import SHAPES, configuration, random_model
 
 RANKS = 2
 TOKENS = 40  # of each row in a run
-SHAPE: dict[str, Any] = {
-    "vocab_size": 1_024,
-    "hidden_size": 1_024,
-    "intermediate_size": 4_096,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 16,
-    "num_key_value_heads": 4,
-    "head_dim": 64,
-}
-"""A Llama in float32 whose passes take as long as a Mac's."""
+SHAPE = SHAPES["as slow as a Mac's"]  # of a Llama in float32 whose passes take as long
 
 Told: TypeAlias = dict[str, float]
 Ask: TypeAlias = Callable[[int], Told]

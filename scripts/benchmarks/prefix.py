@@ -20,23 +20,11 @@ from mlx_lm.models.cache import LRUPromptCache, make_prompt_cache
 import mlxgen
 
 from . import kit
-from .architectures import random_model
+from .architectures import SHAPES, random_model
 
-VOCABULARY = 2_000
 TOKENS = 20_000
 REST = 16  # tokens after those that are restored
-SHAPES: dict[str, dict[str, Any]] = {
-    "tiny": {"hidden_size": 64, "num_hidden_layers": 2},
-    "4 layers of 8 heads": {
-        "hidden_size": 512,
-        "intermediate_size": 1024,
-        "num_hidden_layers": 4,
-        "num_attention_heads": 8,
-        "num_key_value_heads": 8,
-        "head_dim": 128,
-    },
-}
-"""Shapes of a Llama; the KV of the second takes 32 KiB a token."""
+MODELS = ("tiny", "4 layers of 8 heads")  # the KV of the second takes 32 KiB a token
 
 
 def figures(turns: int) -> Iterator[kit.Figure]:
@@ -93,9 +81,9 @@ def figures(turns: int) -> Iterator[kit.Figure]:
 
 
 def disk_figures(turns: int) -> Iterator[kit.Figure]:
-    for name, shape in SHAPES.items():
+    for name in MODELS:
         with tempfile.TemporaryDirectory(prefix="bench-") as folder:
-            found = on_disk(shape, Path(folder), max(2, turns // 5))
+            found = on_disk(name, Path(folder), max(2, turns // 5))
         first = found.first
         ratio = first.ours.median / first.theirs.median
         size = f"{found.nbytes / 1e6:.0f} MB"
@@ -115,10 +103,10 @@ class Found(NamedTuple):
     beside: kit.Spread
 
 
-def on_disk(shape: dict[str, Any], folder: Path, turns: int, tokens: int = TOKENS) -> Found:
-    """The figures of a model, in an empty folder."""
-    model = random_model("llama", vocab_size=VOCABULARY, max_position_embeddings=1 << 17, **shape)
-    tokenizer = kit.fake_tokenizer(VOCABULARY)
+def on_disk(name: str, folder: Path, turns: int, tokens: int = TOKENS) -> Found:
+    """The figures of a Llama of one of the ``SHAPES``, in an empty folder."""
+    shape = SHAPES[name]
+    model, tokenizer = random_model("llama", **shape), kit.fake_tokenizer(shape["vocab_size"])
     prompt = kit.prompt_of(tokens + REST, 0)
 
     def fresh(place: str | None) -> mlxgen.LanguageModel:

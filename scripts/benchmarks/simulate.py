@@ -25,6 +25,7 @@ from mlxgen.engine.options import Options
 from mlxgen.engine.scheduling.scheduler import Scheduler
 
 from . import kit
+from .architectures import read
 from .batch import records
 
 WARM = 40  # tokens of the running requests when others arrive
@@ -148,19 +149,8 @@ class Device:
     overhead: float
 
 
-# Apple's bandwidths are 400, 546 and 153 GB/s. The bandwidth reached in practice, and the
-# throughput, follow from llama.cpp's table for a 7B model in float16 (discussion 4167: prompt 756
-# and 923 tokens per second, generation 24.7 and 31.6, on 38 and 40 cores). The M5's are the
-# table's M4 with 10 cores times 3.6, which Apple measured with its neural accelerators
-# (machinelearning.apple.com, "Exploring LLMs with MLX and the Neural Accelerators in the M5 GPU").
-# The H200's data sheet says 4.8 TB/s and 989 TFLOPS in bfloat16; three quarters and half of these
-# are a guess. So are all overheads: 2 to 5 µs per launch.
-DEVICES = (
-    Device("M2 Max", 330e9, 10.2e12, 4e-6),
-    Device("M4 Max", 430e9, 12.4e12, 3e-6),
-    Device("M5", 125e9, 11e12, 3e-6),
-    Device("H200", 3.6e12, 500e12, 2.5e-6),
-)
+_KNOWN = read("devices")
+DEVICES = [Device(**told) for told in _KNOWN["devices"]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,13 +179,7 @@ class Shape:
         return busy + (LAUNCHES * self.layers + 10) * device.overhead
 
 
-# From the configurations of Qwen3-4B and Llama-3.1-8B. Four bits in groups of 64 with a scale and
-# a bias make 4.5. The embedding is not read, unless it is also the head.
-SHAPES = (
-    Shape("4B in 4 bits", 4.02e9, 4.5, 36, 32, 8),
-    Shape("8B in 4 bits", 7.5e9, 4.5, 32, 32, 8),
-    Shape("8B in bfloat16", 7.5e9, 16, 32, 32, 8),
-)
+SHAPES = [Shape(**told) for told in _KNOWN["shapes"]]
 
 
 class Timeline:
@@ -257,12 +241,12 @@ class Simulated(Runner):
 
 
 PERIOD = 40
-PEAK = 8.7  # a logit that gives three quarters of the probability to one of 2,000 tokens
-VOCAB = 2_000
 
 
 class Tiny(nn.Module):
     """Repeats a cycle of ``PERIOD`` tokens most of the time. Its KV is one number per token."""
+
+    vocab, peak = 2_000, 8.7  # a logit that gives three quarters of the probability
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -271,11 +255,14 @@ class Tiny(nn.Module):
     def make_cache(self) -> list[Any]:
         return [KVCache()]
 
+    def following(self, inputs: mx.array, start: int) -> mx.array:
+        return (inputs + 1) % PERIOD + 256
+
     def __call__(self, inputs: mx.array, cache: list[Any]) -> mx.array:
+        following = self.following(inputs, cache[0].offset)
         keys = inputs.astype(mx.float32)[:, None, :, None]
         cache[0].update_and_fetch(keys, keys)
-        following = (inputs + 1) % PERIOD + 256
-        return mx.where(mx.arange(VOCAB) == following[..., None], PEAK, 0.0)
+        return mx.where(mx.arange(self.vocab) == following[..., None], self.peak, 0.0)
 
 
 class SimulatedModel(mlxgen.LanguageModel):
@@ -286,7 +273,7 @@ class SimulatedModel(mlxgen.LanguageModel):
         self, device: Device, shape: Shape, lm: mlxgen.LanguageModel | None = None
     ) -> None:
         self.timeline, self.shape = Timeline(device), shape
-        text = lm or mlxgen.LanguageModel(Tiny(), kit.fake_tokenizer(VOCAB))
+        text = lm or mlxgen.LanguageModel(Tiny(), kit.fake_tokenizer(Tiny.vocab))
         super().__init__(text.model, text.tokenizer, name=shape.name, max_context=1 << 20)
         footprint = Footprint(shape.kv_bytes, (), 0, int(shape.weights * shape.bits / 8))
         self.runtime._measures = replace(self.runtime._measures, footprint=footprint)

@@ -13,6 +13,7 @@ from mlx_lm.models import llama
 import mlxgen
 
 from . import kit
+from .architectures import SHAPES
 
 PROMPT = [5, 6, 7, 8, 9, 10, 11, 12]
 MODELS: Any = (
@@ -24,20 +25,7 @@ SAMPLING: Any = (
     ("greedy", {}),
     ("temperature 0.7, top-p 0.9", {"temperature": 0.7, "top_p": 0.9, "seed": 1}),
 )
-LARGE: dict[str, Any] = {
-    "model_type": "llama",
-    "hidden_size": 4096,
-    "num_hidden_layers": 8,
-    "intermediate_size": 14_336,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-    "rms_norm_eps": 1e-5,
-    "vocab_size": 128_256,
-    "max_position_embeddings": 8192,
-    "rope_theta": 500_000.0,
-    "tie_word_embeddings": False,
-}
-"""A quarter of the layers of a Llama of 8 billion parameters."""
+LARGE = SHAPES["8 layers of 8B"]  # a quarter of the layers of a Llama of 8 billion parameters
 
 
 def figures(turns: int) -> Iterator[kit.Figure]:

@@ -16,10 +16,10 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from http.client import HTTPException
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from . import kit, servers
+from .architectures import read
 from .servers import Server
 
 CLIENTS = 12
@@ -55,8 +55,13 @@ def figures(requests: int) -> Iterator[kit.Figure]:
 # ---- the requests ------------------------------------------------------------------------------
 
 COMPLETION, CHAT = "/v1/completions", "/v1/chat/completions"
-ASKED = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
-INSTEAD = {'"LONG"': f'"{"a" * 200_000}"', '"DEEP"': "[" * 50_000 + "]" * 50_000}
+ASKED = read("soak")
+INSTEAD = {
+    '"LONG"': f'"{"a" * 200_000}"',
+    '"DEEP"': "[" * 50_000 + "]" * 50_000,
+    '"WORDS"': f'"{"word and word. " * 60_000}"',
+    '"MANY"': str([5] * 1900),
+}
 
 
 class Request(NamedTuple):
@@ -184,12 +189,7 @@ def soak(server: Server, requests: int, clients: int = CLIENTS) -> Findings:
 # ---- very large requests -------------------------------------------------------------------------
 
 HELD_UP = 1.5  # seconds
-_MANY = {"prompt": "a", "n": 128, "max_tokens": 1, "prefix_tokens": [5] * 1900}
-_PIECES = {"content": "word and word. " * 60_000, "with_pieces": True}
-LARGE: dict[str, tuple[str, dict[str, Any]]] = {
-    "128 answers to 1,900 prefix tokens": (COMPLETION, _MANY),
-    "/tokenize with pieces of 900 kB": ("/tokenize", _PIECES),
-}
+LARGE: dict[str, tuple[str, dict[str, Any]]] = ASKED["large"]
 
 
 def held_up(server: Server, path: str, body: dict[str, Any]) -> float:

@@ -9,13 +9,13 @@ from benchmarks import drafts
 from benchmarks.drafts import DEVICE, SHAPE, Reciting, Workload
 from benchmarks.simulate import SimulatedModel
 
-from mlxgen import LanguageModel
+from mlxgen import LanguageModel, load
 
 TEXT = [7, 8, 9, 10, 11, 12, 13, 14, 15, 16] * 3
 
 
 def reciting(*texts: list[int]) -> Workload:
-    lm = LanguageModel(Reciting(), drafts.tokenizer())
+    lm = LanguageModel(Reciting(), load().tokenizer)
     jobs = [drafts.reciting([5, 6, *TEXT[:10], 5], text) for text in texts]
     return Workload("recited", lm, jobs)
 
@@ -32,7 +32,8 @@ def test_a_text_is_recited_whatever_is_drafted() -> None:
 
 
 def test_what_changes_in_a_copy_is_little_and_most_of_it_is_as_it_was() -> None:
-    for recital in (*drafts.copying(), *drafts.rewriting()):
+    copying, rewriting, _ = drafts.recitals()
+    for recital in (*copying.jobs, *rewriting.jobs):
         trigrams = set(zip(recital.prompt, recital.prompt[1:], recital.prompt[2:], strict=False))
         text = recital.text
         said = list(zip(text, text[1:], text[2:], strict=False))

@@ -66,8 +66,12 @@ BESIDE, LONG_BESIDE = 1.9, 4.7
 the weights are read twice, for its step and for its chunk."""
 
 
-@pytest.mark.parametrize("device", DEVICES, ids=lambda device: device.name)
-@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
+EVERYWHERE = pytest.mark.parametrize(
+    ("device", "shape"), list(product(DEVICES, SHAPES)), ids=lambda each: str(each.name)
+)
+
+
+@EVERYWHERE
 def test_a_prompt_beside_a_row_takes_little_more_and_the_gap_stays_small(
     device: Device, shape: Shape
 ) -> None:
@@ -90,8 +94,7 @@ def test_the_gap_stays_small_to_the_end_of_a_prompt_whose_pieces_take_longer_and
     assert found.first[0] <= LONG_BESIDE * simulate.alone(device, shape, 32_768)
 
 
-@pytest.mark.parametrize("device", DEVICES, ids=lambda device: device.name)
-@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
+@EVERYWHERE
 @pytest.mark.parametrize("gap", [0.1, 0.3])
 def test_the_longest_gap_is_what_was_asked_for(device: Device, shape: Shape, gap: float) -> None:
     smallest = shape.seconds(device, 1, 1, 4096)

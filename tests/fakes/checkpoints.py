@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -21,19 +21,9 @@ LORA = {"rank": 2, "scale": 1.0, "dropout": 0.0, "keys": ["self_attn.q_proj"]}
 
 
 def tiny_config(vocab_size: int, **changes: Any) -> dict[str, Any]:
-    return {
-        "model_type": "llama",
-        "hidden_size": 32,
-        "num_hidden_layers": 2,
-        "intermediate_size": 32,
-        "num_attention_heads": 2,
-        "num_key_value_heads": 2,
-        "rms_norm_eps": 1e-5,
-        "vocab_size": vocab_size,
-        "max_position_embeddings": 4096,
-        "tie_word_embeddings": True,
-        **changes,
-    }
+    shape = {"hidden_size": 32, "intermediate_size": 32, "head_dim": None}
+    places = {"max_position_embeddings": 4096, "tie_word_embeddings": True}
+    return configuration("llama", vocab_size=vocab_size, **{**shape, **places, **changes})
 
 
 def tiny_model(config: dict[str, Any]) -> nn.Module:
@@ -41,21 +31,23 @@ def tiny_model(config: dict[str, Any]) -> nn.Module:
     return cast(nn.Module, Model(ModelArgs.from_dict(config)))
 
 
+Change: TypeAlias = Callable[[nn.Module, dict[str, Any]], None]
+"""Of a model and its configuration, before they are written."""
+
+
 def write_checkpoint(
     folder: Path,
     tokenizer: TokenizerWrapper | None = None,
     *,
-    change: Callable[[nn.Module, dict[str, Any]], None] = lambda model, config: None,
+    change: Change = lambda model, config: None,
 ) -> Path:
     """A Llama of some thousand weights in ``folder``; ``change`` may quantise it."""
-    folder.mkdir(parents=True, exist_ok=True)
     tokenizer = tokenizer or byte_level_tokenizer()
     config = tiny_config(len(tokenizer), eos_token_id=sorted(tokenizer.eos_token_ids))
     model = tiny_model(config)
     change(model, config)
-    (folder / "config.json").write_text(json.dumps(config))
+    _write(folder, config, tokenizer)
     mx.save_safetensors(str(folder / "model.safetensors"), arrays(model))
-    tokenizer.save_pretrained(folder)
     greedy = {"do_sample": False}  # so that tests compare answers, whatever is drawn by default
     (folder / "generation_config.json").write_text(json.dumps(greedy))
     return folder
@@ -66,7 +58,7 @@ def write_random(
     name: str,
     *,
     files: int = 1,
-    change: Callable[[nn.Module, dict[str, Any]], None] = lambda model, config: None,
+    change: Change = lambda model, config: None,
     **shape: Any,
 ) -> Path:
     """A random model of an architecture in ``folder``, with each layer's weights in one of several
@@ -75,19 +67,23 @@ def write_random(
     shape = {"vocab_size": len(tokenizer), **shape}
     model, config = random_model(name, **shape), configuration(name, **shape)
     change(model, config)
-    folder.mkdir(parents=True)
-    (folder / "config.json").write_text(json.dumps(config))
-    tokenizer.save_pretrained(folder)
+    _write(folder, config, tokenizer)
     places: dict[str, str] = {}
     tensors: list[dict[str, mx.array]] = [{} for _ in range(files)]
     for key, array in arrays(model).items():
         layer = key.split("layers.")[1].split(".")[0] if "layers." in key else "0"
-        at = int(layer) % files if "layers." in key else 0
+        at = int(layer) % files
         tensors[at][key], places[key] = array, f"model-{at}.safetensors"
     for i, some in enumerate(tensors):
         mx.save_safetensors(str(folder / f"model-{i}.safetensors"), some)
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
     return folder
+
+
+def _write(folder: Path, config: dict[str, Any], tokenizer: TokenizerWrapper) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(config))
+    tokenizer.save_pretrained(folder)
 
 
 def quantised(model: nn.Module, config: dict[str, Any]) -> None:

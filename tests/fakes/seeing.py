@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import json
+from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
@@ -30,6 +32,7 @@ TEMPLATE = (
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 MARKS = ("<|image_start|>", "<|patch|>", "<|image_end|>", "<think>", "</think>")
+CONFIG = Path(__file__).parents[1] / "data" / "muse_spark.json"
 SQUARE = 28
 """The side of a patch, in pixels."""
 
@@ -47,42 +50,11 @@ def marked_tokenizer() -> TokenizerWrapper:
 
 def config_for(tokenizer: TokenizerWrapper) -> dict[str, Any]:
     """Two layers of text, one with a window, and two of a vision tower."""
-    size = len(tokenizer)
-    return {
-        "model_type": "muse_spark",
-        "image_token_id": tokenizer.convert_tokens_to_ids("<|patch|>"),
-        "eos_token_id": sorted(tokenizer.eos_token_ids),
-        "text_config": {
-            "hidden_size": 32,
-            "num_attention_heads": 2,
-            "num_key_value_heads": 1,
-            "head_dim": 16,
-            "num_hidden_layers": 2,
-            "vocab_size": size,
-            "rms_norm_eps": 1e-5,
-            "post_norm_eps": 1e-5,
-            "rope_parameters": {"rope_theta": 10000.0},
-            "layer_rope_theta": [10000.0, 0.0],
-            "layer_types": ["sliding_attention", "full_attention"],
-            "sliding_window": 64,
-            "final_logit_softcapping": 30.0,
-            "output_multiplier": 1.0,
-            "num_local_experts": 4,
-            "num_experts_per_tok": 2,
-            "moe_hidden_size": 32,
-            "moe_intermediate_size": 32,
-            "max_position_embeddings": 4096,
-        },
-        "vision_config": {
-            "hidden_size": 32,
-            "intermediate_size": 64,
-            "num_hidden_layers": 2,
-            "num_attention_heads": 2,
-            "pos_emb_height": 4,
-            "pos_emb_width": 4,
-            "rope_parameters": {"rope_theta": 10000.0},
-        },
-    }
+    config: dict[str, Any] = json.loads(CONFIG.read_text(encoding="utf-8"))
+    config["image_token_id"] = tokenizer.convert_tokens_to_ids("<|patch|>")
+    config["eos_token_id"] = sorted(tokenizer.eos_token_ids)
+    config["text_config"]["vocab_size"] = len(tokenizer)
+    return config
 
 
 def seeing(**options: Any) -> LanguageModel:

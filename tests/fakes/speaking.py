@@ -34,12 +34,14 @@ class Speaker:
     def __init__(
         self,
         pieces: Sequence[str],
-        say: Callable[[Speaker, list[Token]], Sequence[Token] | dict[Token, float]],
+        say: Callable[[Any, list[Token]], Sequence[Token] | dict[Token, float]],
         **options: Any,
     ) -> None:
         extra = sorted({p for p in pieces if p != END and len(p.encode()) > 1})
         self._extra = {piece: 256 + i for i, piece in enumerate(extra)}
         self.tokenizer = alphabet_tokenizer(extra)
+        if template := options.pop("template", None):
+            self.tokenizer._tokenizer.chat_template = template
         self.vocabulary = Vocabulary.of(self.tokenizer)
         (self.end,) = self.vocabulary.eos
         make_cache = options.pop("make_cache", None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -23,6 +24,7 @@ from tokenizers import (
     processors,
 )
 from transformers import PreTrainedTokenizerFast
+from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 CHAT_TEMPLATE = (
     "{% for message in messages %}"
@@ -134,7 +136,7 @@ def alphabet_tokenizer(extra: Sequence[str] = ()) -> TokenizerWrapper:
     tokens = [_spelled(text.encode()) for text in extra]
     if tokens:
         # With ignore_merges, a piece that is a token becomes that token.
-        pattern = "|".join(_escaped(token) for token in tokens)
+        pattern = "|".join(re.escape(token) for token in tokens)
         tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
             [
                 pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
@@ -157,20 +159,12 @@ KINDS: dict[str, Callable[[], TokenizerWrapper]] = {
 _TOOL_TOKENS = ("<tool_call>", "</tool_call>")
 
 
-_PRINTABLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-_OTHERS = [byte for byte in range(256) if byte not in _PRINTABLE]
-_NAMES = {byte: chr(byte) for byte in _PRINTABLE} | {
-    byte: chr(256 + index) for index, byte in enumerate(_OTHERS)
-}
+_NAMES = bytes_to_unicode()
 
 
 def _spelled(data: bytes) -> str:
     """Bytes in the alphabet of byte-level tokenizers."""
     return "".join(_NAMES[byte] for byte in data)
-
-
-def _escaped(text: str) -> str:
-    return "".join(char if char.isalnum() else f"\\x{{{ord(char):x}}}" for char in text)
 
 
 def _bpe(

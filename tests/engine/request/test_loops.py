@@ -122,7 +122,7 @@ def test_thinking_that_repeats_itself_goes_another_way_and_then_ends() -> None:
     def say(history: tuple[int, ...]) -> Any:
         if mark[0] in history:
             said = chatter.lm.vocabulary.decode(history).split("</think>")[-1]
-            return [b"Yes."[len(said)]] if len(said) < 4 else [chatter._end]
+            return [b"Yes."[len(said)]] if len(said) < 4 else [chatter.end]
         wanted = list(script(history)) if len(history) < 400 else [ord("?")]
         return [*wanted, ord("I"), ord("z")]
 

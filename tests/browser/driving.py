@@ -7,6 +7,7 @@ import json
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -17,9 +18,9 @@ if TYPE_CHECKING:
         Locator,
         Page,
         Request,
-        Route,
     )
 
+DATA = Path(__file__).parents[1] / "data" / "page"
 # Milliseconds after which a test fails instead of hanging; a busy machine takes its time.
 WAIT = 30_000
 SLOW = 60_000  # bytes a second: about 20 tokens with all that is told of each
@@ -68,6 +69,7 @@ class Chat:
         self.page.set_default_timeout(WAIT)
         self.hosts: set[str] = set()
         self.wrong: list[str] = []
+        self.noted: dict[str, str] = {}
         self.page.on("request", self._note)
         self.page.on("pageerror", lambda error: self.wrong.append(str(error)))
         self.page.goto(url)
@@ -130,7 +132,7 @@ class Chat:
         """Answers have to be a person's record, and are the likeliest ones."""
         self.set(GREEDY | {"The answer must be": "schema", "JSON schema": json.dumps(PERSON)})
 
-    def extract(self, *, tokens: bool = False) -> str:
+    def extract(self, tokens: bool = False) -> str:
         """The record of a person under its schema; ``tokens``: show these."""
         self.hold_to_schema()
         record = self.ask(RECORD)
@@ -160,11 +162,61 @@ class Chat:
         self.wait_done()
         return self.answer
 
+    def act(self, steps: Sequence[Sequence[Any]]) -> None:
+        """Take steps: each is a method's name with what is given to it."""
+        for verb, *given in steps:
+            getattr(self, verb)(*given)
+
+    def asks(self, text: str, settings: Mapping[str, str] | None, wanted: str) -> None:
+        found = self.ask(text, settings)
+        assert found == wanted, found
+
     def asking(self, act: Callable[[], object]) -> dict[str, Any]:
         """The request for an answer that something makes."""
         with self.page.expect_request("**/chat/completions") as asked:
             act()
         return dict(json.loads(asked.value.post_data or ""))
+
+    def sends(self, step: Sequence[Any], wanted: Mapping[str, Any]) -> None:
+        """The request that a step makes has these fields, lists of this length, and messages with
+        these ``texts``."""
+        body = self.asking(lambda: self.act([step]))
+        body["texts"] = [message["content"] for message in body["messages"]]
+        for name, value in wanted.items():
+            found = body.get(name)
+            if isinstance(found, list) and isinstance(value, int):
+                found = len(found)
+            assert found == value, name
+
+    def edit(self, text: str) -> None:
+        """Give the last answer another text, in its editor."""
+        self.answers.last.get_by_role("button", name="Edit", exact=True).click()
+        self.page.get_by_label("Edited answer").fill(text)
+
+    def option(self, label: str, index: int) -> None:
+        self.page.get_by_label(label).select_option(index=index)
+
+    def script(self, code: str) -> None:
+        self.page.evaluate(code)
+
+    def click(self, part: str) -> None:
+        """Something that a selector of Playwright finds."""
+        self.page.locator(part).last.click()
+
+    def fill(self, part: str, text: str, times: int = 1) -> None:
+        self.page.locator(part).fill(text * times)
+
+    def scroll_to(self, part: str) -> None:
+        self.page.locator(part).last.scroll_into_view_if_needed()
+
+    def focus(self, part: str) -> None:
+        self.page.locator(part).last.focus()
+
+    def key(self, name: str) -> None:
+        self.page.keyboard.press(name)
+
+    def type(self, text: str) -> None:
+        self.page.keyboard.type(text)
 
     def other_version(self, place: str = "2 of 2") -> str:
         """Wait for the whole of another version of the answer."""
@@ -271,17 +323,71 @@ class Chat:
         script = "import('/page/app.js').then(({ session }) => session.stored())"
         return list(self.page.evaluate(script))
 
+    def sees(self, part: str) -> None:
+        self.page.locator(part).locator("visible=true").first.wait_for()
+
+    def lacks(self, part: str) -> None:
+        self.until(lambda: not self.page.locator(part).locator("visible=true").count())
+
+    def lists(self, part: str, texts: Sequence[str]) -> None:
+        """All such parts, in order, come to have these texts."""
+        self.until(lambda: self.page.locator(part).all_inner_texts() == texts)
+
+    def stands_before(self, part: str, text: str) -> None:
+        """The cursor of a field does."""
+        script = "box => box.value.slice(box.selectionStart)"
+        assert str(self.page.locator(part).evaluate(script)).startswith(text)
+
+    def counts(self, part: str, number: int) -> None:
+        self.until(lambda: self.page.locator(part).count() == number)
+
+    def keeps(self, conversations: int, messages: int = 0) -> None:
+        """The browser keeps so many conversations, with so many messages in all."""
+
+        def found() -> tuple[int, int]:
+            stored = self.stored
+            return len(stored), sum(len(each["nodes"]) for each in stored)
+
+        self.until(lambda: found() == (conversations, messages))
+
+    def note(self, name: str) -> None:
+        """Remember the last answer under a name."""
+        self.noted[name] = self.answer
+
+    def rereads(self, name: str) -> None:
+        """The last answer comes to be the one that was noted."""
+        self.reads(re.escape(self.noted[name]))
+
+    def holds(self, part: str, value: str) -> None:
+        found = self.page.locator(part).input_value()
+        assert found == value, found
+
+    def reads(self, pattern: str) -> None:
+        """The last answer comes to be this one, and whole."""
+        self.until(lambda: self.answers.count() and re.fullmatch(pattern, self.answer))
+        self.wait_done()
+
     # ---- answers that no model gives at will -----------------------------------------------------
 
-    def answer_with(self, events: Sequence[Mapping[str, Any]], *, end: bool = True) -> None:
+    def answer_with(
+        self,
+        events: Sequence[Mapping[str, Any]],
+        end: bool = True,
+        headers: dict[str, str] | None = None,
+    ) -> None:
         """Let the next request be answered with these events."""
         lines = [f"data: {json.dumps(event)}\n\n" for event in events]
         body = "".join([*lines, "data: [DONE]\n\n"] if end else lines)
+        given = {"content_type": "text/event-stream", "headers": headers, "body": body}
+        self.refuse({"status": 200, **given})
 
-        def fulfil(route: Route) -> None:
-            route.fulfill(status=200, content_type="text/event-stream", body=body)
+    def refuse(self, how: Mapping[str, Any]) -> None:
+        """Let the next request be answered with a status, and what else there is."""
+        self.page.route("**/chat/completions", lambda route: route.fulfill(**how), times=1)
 
-        self.page.route("**/v1/chat/completions", fulfil, times=1)
+    def unreachable(self) -> None:
+        """Let the next request reach no server."""
+        self.page.route("**/chat/completions", lambda route: route.abort(), times=1)
 
     def answered(self, *events: Mapping[str, Any], tokens: bool = False) -> None:
         """Ask, and be answered with these events; ``tokens``: show them."""
@@ -289,6 +395,11 @@ class Chat:
         self.ask("Some words.")
         if tokens:
             self.show_tokens()
+
+
+def read(name: str) -> Any:
+    """A file of ``tests/data/page``."""
+    return json.loads((DATA / name).read_text(encoding="utf-8"))
 
 
 def event(text: str = "", *, finish: str | None = None, **choice: Any) -> dict[str, Any]:

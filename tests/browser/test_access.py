@@ -1,4 +1,4 @@
-"""Keyboard alone, screen readers, a phone's width, light and dark, text that looks like HTML."""
+"""Keyboard alone, a phone's width, light and dark, text that looks like HTML, and a key."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ..server.running import Running
+from ..server.running import Running, running
 from .driving import FACT, GREEDY, RECORD, Chat, box_of
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-HTML = "<img src=x onerror=alert(1)> <b>hi</b>"
+KEY = "open-sesame"
 
 
 @pytest.mark.slow
@@ -74,13 +74,6 @@ def _tab_to(chat: Chat, name: str | re.Pattern[str], *, back: bool = False) -> N
     raise AssertionError(f"no Tab leads to {name}")
 
 
-def test_answers_are_told_to_screen_readers_sentence_by_sentence(chat: Chat) -> None:
-    told = chat.page.locator("#announcer[aria-live=polite] p")
-    chat.ask(FACT, GREEDY)
-    fact = ["Answering.", "The capital of France is Paris.", "End of the answer."]
-    assert told.all_text_contents() == fact
-
-
 @pytest.mark.slow
 def test_a_phone_has_room_for_everything(browser: Browser, server: Running) -> None:
     size = {"width": 320, "height": 640}
@@ -134,20 +127,6 @@ def test_light_and_dark_follow_the_system_or_a_choice_that_is_kept(chat: Chat) -
     assert is_dark()
 
 
-@pytest.mark.slow
-def test_what_looks_like_html_is_text_wherever_it_is_shown(chat: Chat) -> None:
-    chat.page.on("dialog", lambda dialog: chat.wrong.append(dialog.message))
-    assert chat.ask(f"Repeat this: {HTML}", GREEDY) == HTML
-    chat.show_tokens()
-    assert chat.answer == f"{HTML}<|im_end|>"
-    chat.token(0).click()
-    chat.page.keyboard.press("Escape")
-    chat.reload()
-    chat.answers.last.wait_for()
-    assert chat.page.locator("img, .message b").count() == 0
-    assert HTML in chat.page.locator("#conversations").inner_text()
-
-
 def test_the_browser_itself_keeps_text_from_becoming_html_or_script(chat: Chat) -> None:
     write = "document.body.innerHTML = '<p>no</p>'"
     refused = f"() => {{ try {{ {write}; return '' }} catch (error) {{ return error.name }} }}"
@@ -155,3 +134,32 @@ def test_the_browser_itself_keeps_text_from_becoming_html_or_script(chat: Chat) 
     policy = chat.page.request.get(chat.url).headers["content-security-policy"]
     assert "default-src 'none'" in policy and "unsafe" not in policy
     assert re.search("script-src 'self' 'sha256-[^' ]+';", policy)  # of the import map
+
+
+@pytest.mark.slow
+def test_an_api_key_is_asked_for_and_kept_for_the_tab(browser: Browser) -> None:
+    with running(MLXGEN_API_KEY=KEY) as server, Chat.opened(browser, server.url) as chat:
+        dialog = chat.page.get_by_role("dialog", name="This server needs an API key")
+        dialog.get_by_label("API key").fill("wrong")
+        dialog.get_by_role("button", name="Use the key").click()
+        dialog.get_by_text("The server did not accept this key.").wait_for()
+        dialog.get_by_label("API key").fill(KEY)
+        chat.page.keyboard.press("Enter")
+        chat.page.locator("#model", has_text="demo").wait_for()
+        assert chat.ask(FACT, GREEDY) == "The capital of France is Paris."
+        kept = "JSON.stringify([{...localStorage}, document.cookie])"
+        assert KEY not in chat.page.evaluate(kept) + chat.page.content()
+        chat.reload()
+        chat.page.locator("#model", has_text="demo").wait_for()
+        assert not dialog.is_visible()
+        chat.page.evaluate("sessionStorage.clear()")  # as in another tab
+        chat.reload()
+        dialog.wait_for()
+        chat.page.keyboard.press("Escape")
+        dialog.wait_for(state="hidden")
+        alert = chat.page.get_by_role("alert").first
+        assert "The server needs an API key for this." in alert.inner_text()
+        chat.until(lambda: chat.answer == "The capital of France is Paris.")
+        alert.get_by_role("button", name="Try again").click()
+        dialog.wait_for()
+        chat.check_clean()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ..server.running import Running
-from .driving import FACT, Chat
+from .driving import FACT, Chat, read
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -55,36 +55,8 @@ def test_the_welcome_and_a_conversation_violate_no_rule(audited: Chat) -> None:
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("size", [DESK, PHONE], ids=["desk", "phone"])
 def test_no_view_violates_a_rule(audited: Chat, scheme: Any, size: Any) -> None:
-    page = audited.page
-    page.emulate_media(color_scheme=scheme)
-    page.set_viewport_size(size)
-    look(audited)
-    audited.extract()
-    look(audited)
-    audited.show_tokens()
-    audited.token(4).click()
-    audited.panel.wait_for()
-    look(audited)
-    page.keyboard.press("Escape")
-    audited.press("Settings")
-    look(audited)
-    page.keyboard.press("Escape")
-    audited.press("Map")
-    audited.press("Sample")
-    page.locator(".map-node.end").nth(4).wait_for(state="attached")
-    audited.wait_done()
-    look(audited)
-    audited.press("Close the map")
-    page.get_by_role("button", name="Edit").first.click()
-    look(audited)
-    page.keyboard.press("Escape")
-    page.get_by_role("button", name="Settings").focus()
-    page.keyboard.press("?")
-    look(audited)
-    page.keyboard.press("Escape")
-    page.get_by_label("Message", exact=True).fill("word " * 2000)
-    page.get_by_text("are left").first.wait_for()
-    look(audited)
-    if size is PHONE:
-        audited.press("Conversations")
+    audited.page.emulate_media(color_scheme=scheme)
+    audited.page.set_viewport_size(size)
+    for steps in read("views.json")[: None if size is PHONE else -1]:  # the last is a phone's
+        audited.act(steps)
         look(audited)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ..server.running import Running
-from .driving import ENDLESS, FACT, GREEDY, Chat, event
+from .driving import ENDLESS, Chat, event
 
 
 def test_an_answer_streams_in_and_one_that_is_stopped_frees_the_row_and_can_be_gone_on_from(
@@ -37,22 +37,6 @@ def test_an_answer_streams_in_and_one_that_is_stopped_frees_the_row_and_can_be_g
     assert re.fullmatch("[a-z ]+", chat.answer)
 
 
-@pytest.mark.slow
-def test_system_prompt_stop_strings_and_most_tokens_hold(chat: Chat) -> None:
-    assert chat.ask(FACT, GREEDY | {"System prompt": "Answer with one word."}) == "Paris"
-    assert chat.ask(FACT, {"System prompt": "", "Stop strings": "Fran\n!"}) == "The capital of"
-    assert chat.ask(FACT, {"Stop strings": "", "Maximum tokens": "3"}) == "The capital of"
-    assert "cut off at the token limit" in chat.answers.last.inner_text()
-
-
-def test_thoughts_are_folded_away(chat: Chat) -> None:
-    assert chat.ask("What is 34 + 28?", {"Temperature": "0", "Thinking": "on"}) == "34 + 28 = 62."
-    folded = chat.answers.last.locator(".reasoning > div")
-    assert folded.is_hidden()
-    chat.answers.last.get_by_text("Thoughts").click()
-    chat.until(lambda: "carry 1" in folded.inner_text())
-
-
 def test_a_call_of_a_tool_is_shown_its_result_goes_back_and_the_transcript_has_both(
     chat: Chat, tmp_path: Path
 ) -> None:
@@ -79,26 +63,6 @@ def test_a_call_of_a_tool_is_shown_its_result_goes_back_and_the_transcript_has_b
         "## Tool\n\nResult of get_weather:\n\n```\n12 degrees, rain\n```\n\n"
         f"## Assistant\n\n{answer}\n"
     )
-
-
-def test_an_edited_message_is_another_version_with_what_followed_it(chat: Chat) -> None:
-    chat.ask(FACT, GREEDY)
-    chat.ask("What is 3 + 4?")
-    chat.set({"Temperature": "-3"})
-    chat.page.get_by_role("button", name="Edit").first.click()
-    box = chat.page.get_by_label("Edited message")
-    box.fill("What is the capital of Italy?")
-    chat.press("Ask this instead")
-    chat.page.get_by_text("Temperature: enter 0 or more, not -3.").wait_for()
-    assert box.input_value() == "What is the capital of Italy?"  # nothing that was typed is lost
-    chat.page.get_by_label("Temperature", exact=True).fill("0")
-    chat.press("Ask this instead")
-    chat.until(lambda: chat.answers.count() == 1)
-    chat.wait_done()
-    assert chat.answer == "The capital of Italy is Rome."
-    chat.page.get_by_role("button", name="Previous version").first.click()
-    assert chat.answers.all_text_contents()[0].startswith("The capital of France is Paris.")
-    assert chat.answer == "3 + 4 = 7."
 
 
 @pytest.mark.slow

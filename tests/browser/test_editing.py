@@ -12,14 +12,9 @@ from .driving import FACT, GREEDY, PERSON, Chat, event
 pytestmark = pytest.mark.slow
 
 
-def edit(chat: Chat, text: str) -> None:
-    chat.answers.last.get_by_role("button", name="Edit", exact=True).click()
-    chat.page.get_by_label("Edited answer").fill(text)
-
-
 def test_an_edited_answer_goes_on_under_its_schema_with_the_tokens_that_stay(chat: Chat) -> None:
     first = chat.extract()
-    edit(chat, first.split("Maria", maxsplit=1)[0] + 'Elena", "age": 5')
+    chat.edit(first.split("Maria", maxsplit=1)[0] + 'Elena", "age": 5')
     body = chat.asking(lambda: chat.press("Go on from here"))
     chat.other_version()
     record = json.loads(chat.answer)
@@ -35,59 +30,10 @@ def test_an_edited_answer_goes_on_under_its_schema_with_the_tokens_that_stay(cha
     assert len(body["prefix_tokens"]) == typed[-1] + 1
 
 
-def test_an_edit_that_the_schema_does_not_allow_is_refused_and_may_be_saved(chat: Chat) -> None:
-    chat.extract()
-    edit(chat, '{"name": "Maria", "years": 34}')
-    chat.press("Go on from here")
-    sentence = 'The JSON schema does not allow “years": 34}” here.'
-    chat.answers.last.get_by_text(sentence).wait_for()
-    box = chat.page.get_by_label("Edited answer")
-    assert box.evaluate("box => box.value.slice(box.selectionStart)") == 'years": 34}'
-    chat.press("Save")
-    chat.page.get_by_text("2 of 2").wait_for()
-    chat.page.reload()
-    chat.until(lambda: chat.answer == '{"name": "Maria", "years": 34}')
-    chat.set({"The answer must be": ""})
-    body = chat.asking(lambda: chat.ask(FACT))
-    assert body["messages"][1]["content"] == '{"name": "Maria", "years": 34}'
-
-
-def test_thoughts_before_an_edit_stay(chat: Chat) -> None:
-    chat.ask("What is 34 + 28?", {"Temperature": "0", "Thinking": "on"})
-    edit(chat, "34 + 28 = 6")
-    chat.press("Go on from here")
-    chat.other_version()
-    assert chat.answer.startswith("34 + 28 = 6")
-    chat.answers.last.get_by_text("Thoughts").click()
-    chat.answers.last.locator(".reasoning").get_by_text("carry 1").wait_for()
-
-
-def test_an_answer_that_ended_by_itself_can_be_continued(chat: Chat) -> None:
-    before = chat.ask(FACT, GREEDY)
-    body = chat.asking(lambda: chat.press("Continue"))
-    chat.wait_done()
-    assert body["min_tokens"] == len(body["prefix_tokens"]) + 1
-    chat.until(lambda: chat.answer.startswith(before) and len(chat.answer) > len(before))
-    chat.ask(FACT, {"Stop strings": "Fran"})
-    assert chat.answer == "The capital of"
-    body = chat.asking(lambda: chat.press("Continue"))
-    chat.until(lambda: chat.answer == "The capital of France is Paris.")
-    assert "stop" not in body
-    chat.wait_done()
-    form = {
-        "Stop strings": "",
-        "The answer must be": "regex",
-        "Regular expression": r"The capital of \w+ is Paris\.",
-    }
-    chat.ask(FACT, form)
-    chat.press("Continue")
-    chat.page.get_by_text("The regular expression lets nothing follow.").wait_for()
-
-
 def test_an_answer_is_drawn_anew_from_the_cursor(chat: Chat) -> None:
     chat.ask(FACT, GREEDY | {"Seed": "5"})
     chat.set({"Temperature": "2"})
-    edit(chat, "The capital of")
+    chat.edit("The capital of")
     body = chat.asking(lambda: chat.press("Generate again from the cursor"))
     chat.other_version()
     assert len(body["prefix_tokens"]) < 5 and body["temperature"] == 2 and body["seed"] != 5
@@ -99,22 +45,6 @@ def test_an_answer_is_drawn_anew_from_the_cursor(chat: Chat) -> None:
     chat.wait_done()
     again = chat.page.get_by_text("3 of 3").or_(chat.page.get_by_text("It came out the same"))
     again.first.wait_for()
-
-
-def test_what_was_deleted_can_be_put_back(chat: Chat) -> None:
-    chat.ask(FACT, GREEDY)
-    chat.ask("What is 3 + 4?")
-    chat.page.get_by_role("button", name="Delete", exact=True).nth(1).click()
-    chat.until(lambda: chat.answers.count() == 0)
-    assert chat.page.get_by_role("article", name="You").count() == 1
-    chat.press("Undo")
-    chat.until(lambda: chat.answers.count() == 2)
-    assert chat.answer == "3 + 4 = 7."
-    chat.page.get_by_role("button", name="Delete", exact=True).first.click()
-    chat.until(lambda: chat.page.get_by_role("article", name="You").count() == 0)
-    chat.page.reload()
-    chat.page.locator("#welcome").wait_for()
-    assert chat.page.get_by_role("article", name="You").count() == 0
 
 
 def test_the_editor_opens_at_the_paragraph_that_was_clicked(chat: Chat) -> None:

@@ -1,8 +1,9 @@
-"""The list of conversations: renaming, searching, deleting with undo, files out and in."""
+"""The list of conversations: addresses, deleting with undo, files out and in."""
 
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from .driving import FACT, FORGET, GREEDY, Chat
 pytestmark = pytest.mark.slow
 
 HOT = "What is the opposite of hot?"
+PARIS = "The capital of France is Paris."
 
 
 def titles(chat: Chat) -> list[str]:
@@ -22,22 +24,6 @@ def two_conversations(chat: Chat) -> None:
     chat.ask(FACT, GREEDY)
     chat.press("New conversation")
     chat.ask(HOT, GREEDY)
-
-
-def test_a_conversation_is_renamed_in_place_by_enter_and_not_by_escape(chat: Chat) -> None:
-    two_conversations(chat)
-    chat.choose(FACT, "Rename")
-    chat.page.keyboard.type("Not this")
-    chat.page.keyboard.press("Escape")
-    assert titles(chat) == [HOT, FACT]
-    chat.page.get_by_role("button", name=FACT, exact=True).press("F2")
-    chat.page.keyboard.type("  Capitals ")
-    chat.page.keyboard.press("Enter")
-    assert titles(chat) == [HOT, "Capitals"]
-    assert chat.focused == "Capitals"
-    chat.reload()
-    assert titles(chat) == [HOT, "Capitals"]
-    assert chat.answer == "The opposite of hot is cold."
 
 
 def test_a_deleted_conversation_comes_back_by_undo_and_else_is_gone(chat: Chat) -> None:
@@ -55,25 +41,6 @@ def test_a_deleted_conversation_comes_back_by_undo_and_else_is_gone(chat: Chat) 
     chat.choose(FACT, "Delete")
     chat.reload()
     assert titles(chat) == [HOT]
-
-
-def test_search_marks_what_it_finds_and_leads_to_the_message(chat: Chat) -> None:
-    two_conversations(chat)
-    chat.reload()  # so that one of the two is not loaded
-    chat.page.get_by_label("Search conversations").fill("france   IS par")
-    chat.page.get_by_text("1 conversation.").wait_for()
-    assert titles(chat) == [FACT]
-    assert chat.page.locator("#conversations mark").all_inner_texts() == ["France is Par"]
-    chat.page.locator("#conversations .hits button").click()
-    chat.page.locator(".message.answer.sought").wait_for()
-    assert chat.answer == "The capital of France is Paris."
-    find = chat.page.get_by_label("Search conversations")
-    find.fill("opposite")
-    chat.page.locator("#conversations .title mark", has_text="opposite").wait_for()
-    find.fill("zebra")
-    chat.page.get_by_text("Nothing found.").wait_for()
-    find.press("Escape")
-    chat.until(lambda: titles(chat) == [HOT, FACT])
 
 
 def test_what_is_downloaded_can_be_imported_and_is_the_same(chat: Chat, tmp_path: Path) -> None:
@@ -103,3 +70,24 @@ def test_what_is_downloaded_can_be_imported_and_is_the_same(chat: Chat, tmp_path
     assert len({one["id"] for one in stored}) == 4
     plain = [json.dumps({**one, "id": ""}, sort_keys=True) for one in stored]
     assert len(set(plain)) == 2
+
+
+def test_each_conversation_has_an_address_and_back_and_forward_work(chat: Chat) -> None:
+    chat.ask(FACT, GREEDY)
+    first = chat.page.url
+    assert re.search(r"#/c/[0-9a-f]+$", first)
+    chat.press("New conversation")
+    chat.page.locator("#welcome").wait_for()
+    chat.ask(HOT, GREEDY)
+    second = chat.page.url
+    assert second != first
+    chat.page.go_back()
+    chat.until(lambda: chat.answers.count() == 1 and chat.answer == PARIS)
+    chat.page.go_forward()
+    chat.until(lambda: chat.answer == "The opposite of hot is cold.")
+    chat.page.goto("about:blank")
+    chat.page.goto(first)
+    chat.until(lambda: chat.answers.count() == 1 and chat.answer == PARIS)
+    chat.page.evaluate("location.hash = '#/c/0123'")
+    chat.page.get_by_text("The conversation of this address is not kept in this").wait_for()
+    assert chat.page.url == first

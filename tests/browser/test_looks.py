@@ -54,22 +54,6 @@ def test_messages_and_composer_share_a_column_and_bubbles_are_as_wide_as_their_t
 
 
 @pytest.mark.slow
-def test_a_first_start_has_one_conversation_and_keeps_nothing_before_something_is_said(
-    chat: Chat,
-) -> None:
-    listed = chat.page.locator("#conversations [data-id]")
-    new = chat.page.get_by_role("button", name="New conversation")
-    chat.page.locator("#model", has_text="demo").wait_for()
-    assert (listed.count(), new.count(), chat.stored) == (0, 1, [])
-    assert new.get_attribute("aria-current") == "page"
-    chat.press("New conversation")
-    assert (listed.count(), chat.stored) == (0, [])
-    chat.ask(FACT, GREEDY)
-    assert listed.count() == 1 and new.get_attribute("aria-current") is None
-    assert chat.page.locator("#conversations .when").inner_text() == "now"
-
-
-@pytest.mark.slow
 def test_the_header_of_a_phone_fits_with_a_long_model_name(chat: Chat) -> None:
     model = {"id": NAME, "object": "model", "status": {"value": "loaded"}}
     models = {"object": "list", "data": [model]}

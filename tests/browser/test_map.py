@@ -110,17 +110,6 @@ def test_the_map_is_beside_the_answer_or_where_there_is_no_room_over_it(
     assert chat.answers.last.is_visible()
 
 
-def test_ways_are_sampled_from_a_token_of_the_token_view(chat: Chat) -> None:
-    chat.ask(STORY, SHORT)
-    chat.show_tokens()
-    chat.token(3).click()
-    body = chat.asking(lambda: chat.press("Sample ways from here"))
-    assert (body["n"], len(body["prefix_tokens"])) == (4, 3)
-    chat.until(lambda: ends(chat) == 5)
-    chat.wait_done()
-    chat.page.get_by_text("2 of 5").wait_for()
-
-
 def test_a_search_keeps_the_most_likely_under_the_constraint(chat: Chat) -> None:
     form = r"(Once|One|There)[a-z ]{3,40}"
     chat.ask(STORY, SHORT | {"The answer must be": "regex", "Regular expression": form})

@@ -7,59 +7,11 @@ from typing import Any
 
 import pytest
 
-from .driving import Chat, box_of, event
+from .driving import DATA, Chat, box_of, event
 
-FENCE = "```"
 # What a model may write, or be made to write, to run something, load something or leave the page.
-HOSTILE = """\
-<script>alert(1)</script> <img src=x onerror=alert(1)> <b onclick=alert(1)>b</b>
-
-<iframe src="https://evil.invalid"></iframe>
-
-[a](javascript:alert(1)) [b](JaVaScRiPt:alert(1)) [c](data:text/html,x) [d](vbscript:x)
-[e](&#106;avascript:alert(1)) <javascript:alert(1)> [f](//evil.invalid) [g](/docs) [h][r]
-![i](https://evil.invalid/i.png) ![j](data:image/svg+xml,x) ![k](x"onerror="alert(1))
-
-[r]: javascript:alert(1)
-"""
-HOSTILE_MATH = (
-    r"$x^2$ $\href{javascript:alert(1)}{x} \url{javascript:alert(1)} \htmlClass{skip}{y}$ "
-    r"$\includegraphics{https://evil.invalid/p.png} \htmlStyle{position:fixed}{z}$ "
-    r"$\def\a{\a\a}\a$ $\kern{-9999em}\rule{9999em}{9999em}$"
-)
-LONG = f"""\
-# Head
-
-Some **bold**, *slanted*, `code`, ~~gone~~ and [a link](https://example.org/).
-- one
-- two
-  {FENCE}python
-  print("x")  # y
-  {FENCE}
-1. first
-# Not `a [list
-#hash
-> quote
-lazy
-
-| a | b |
-|---|--:|
-| 1<br>x<BR/>y | $2^n$ |
-$$
-a_1 + b_1
-$$
-- [ ] open
-- [x] done
----
-5 * 3 ** 2 costs $5 or $10
-\\[ x \\]
-
-998. a
-999. b
-{FENCE}
-no language
-***
-"""
+HOSTILE = (DATA / "hostile.md").read_text(encoding="utf-8").rstrip("\n")
+MARKS = (DATA / "marks.md").read_text(encoding="utf-8").rstrip("\n")
 
 
 def answered(chat: Chat, text: str) -> None:
@@ -74,7 +26,7 @@ def test_nothing_that_an_answer_says_runs_loads_or_leads_into_the_page(chat: Cha
     chat.page.on("dialog", lambda dialog: chat.wrong.append(dialog.message))
     refused: list[str] = []
     chat.page.on("console", lambda message: refused.append(message.text))
-    answered(chat, f"{HOSTILE}\n{HOSTILE_MATH}")
+    answered(chat, HOSTILE)
     chat.answers.last.locator(".katex").first.wait_for()
     as_written = chat.answers.last.locator(".math[title]")
     chat.until(lambda: as_written.count() == 3)
@@ -93,7 +45,7 @@ def test_nothing_that_an_answer_says_runs_loads_or_leads_into_the_page(chat: Cha
 
 
 def test_an_answer_is_drawn_as_what_its_marks_mean(chat: Chat) -> None:
-    answered(chat, LONG + FENCE)
+    answered(chat, MARKS)
     chat.answers.last.locator(".katex-display").nth(1).wait_for()
     chat.answers.last.locator(".hl-string").wait_for()
     find = (
@@ -155,7 +107,7 @@ def test_an_answer_that_grows_keeps_what_is_drawn_and_ends_as_if_it_came_at_once
       box.remove();
       return said;
     }"""
-    kept, all_of_it, word, selected, same = tab.page.evaluate(script, [LONG + FENCE])
+    kept, all_of_it, word, selected, same = tab.page.evaluate(script, [MARKS])
     assert (kept, word, selected, same) == (all_of_it, True, "one", True)
 
 

@@ -90,33 +90,3 @@ def test_a_model_is_chosen_for_a_conversation_and_its_load_is_shown(chat: Chat) 
     chat.press("Use demo from now on")
     chat.until(gone.is_hidden)
     assert chat.stored[0]["settings"]["model"] == "demo"
-
-
-def test_settings_say_what_is_changed_and_presets_change_it_with_a_click(chat: Chat) -> None:
-    page = chat.page
-    chat.press("Settings")
-    page.get_by_label("Top p", exact=True).fill("0.9")
-    chat.press("Creative")
-    assert page.get_by_label("Temperature", exact=True).input_value() == "1"
-    assert page.get_by_label("Top p", exact=True).input_value() == ""
-    changes = page.get_by_role("list", name="Changed settings")
-    assert changes.inner_text().split("\n") == ["Changed:", "Temperature: 1", "Min p: 0.05"]
-    page.get_by_text("Your own presets").click()
-    name = page.get_by_label("Name of the preset", exact=True)
-    name.fill("Creative")
-    chat.press("Save")
-    assert "built in" in page.locator("#preset-problem").inner_text()
-    name.fill("Mine")
-    chat.press("Save")
-    back = page.locator("[data-field=min_p]").get_by_role("button", name="Back to the default")
-    back.click()
-    assert back.is_hidden()
-    assert (
-        page.get_by_role("button", name="Mine", exact=True).get_attribute("aria-pressed") == "false"
-    )
-    chat.press("Mine")
-    assert page.get_by_label("Min p", exact=True).input_value() == "0.05"
-    chat.press("Delete the preset Mine")
-    chat.until(lambda: page.get_by_role("button", name="Mine", exact=True).count() == 0)
-    chat.press("Reset to the defaults")
-    assert changes.is_hidden()

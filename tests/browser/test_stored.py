@@ -78,14 +78,6 @@ def test_what_is_malformed_is_set_aside_said_and_can_be_deleted(chat: Chat) -> N
     assert [one["id"] for one in chat.stored] == [good["id"]]
 
 
-def test_a_full_store_is_said_and_the_answer_is_still_there(chat: Chat) -> None:
-    full = "{ throw new DOMException('no room', 'QuotaExceededError') }"
-    chat.page.evaluate(f"IDBObjectStore.prototype.put = () => {full}; null")
-    assert chat.ask(FACT, GREEDY) == PARIS
-    chat.page.locator("#problem").get_by_text("This browser has no room left").wait_for()
-    assert chat.answer == PARIS
-
-
 def test_what_has_arrived_of_an_answer_is_there_when_the_page_comes_back(chat: Chat) -> None:
     chat.set(GREEDY | ENDLESS)
     with chat.slow_line():

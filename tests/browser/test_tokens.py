@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import jsonschema
 import pytest
 
-from .driving import FACT, GREEDY, PERSON, RECORD, Chat, box_of, contrast, told
+from .driving import GREEDY, PERSON, RECORD, Chat, box_of, contrast, read, told
 
 if TYPE_CHECKING:
     from playwright.sync_api import Locator
@@ -30,39 +30,19 @@ def test_tokens_are_tinted_by_their_probability_and_say_it(chat: Chat) -> None:
     assert len(tints) == len(odds)
 
 
-def gone(reason: str, by: str | None = None) -> dict[str, object]:
-    """What is told of a token before which another one was rejected."""
-    about = {"id": 7, "token": " no", "bytes": list(b" no"), "reason": reason, "by": by}
-    return {"rejected": [about]}
-
-
-CAME_ABOUT: list[tuple[dict[str, object], str, str]] = [
-    ({"forced": True}, "forced", "forced: the format left no other token"),
-    ({"from_draft": True, "drafter": "text"}, "drafted", "drafted from earlier text and accepted"),
-    ({"from_draft": True, "drafter": "head"}, "drafted", "drafted by the model's own head and"),
-    ({"from_draft": True, "drafter": "model"}, "drafted", "drafted by a draft model and"),
-    ({"from_draft": True, "drafter": "new"}, "drafted", "drafted and accepted by the model"),
-    ({"attempts": 2}, "rejected", "drawn again 2 times because earlier draws were rejected"),
-    ({"part": None}, "outside", "not part of the answer"),
-    (gone("ban", "no way") | {"attempts": 1}, "rejected", "␣no banned: no␣way"),
-    (gone("hook"), "rejected", "␣no rejected by a hook"),
-    (gone("draft", "head"), "rejected", "␣no drafted by the model's own head, but the model"),
-    (gone("length"), "rejected", "␣no left no room for a valid end"),
-    (gone("check", "no such name"), "rejected", "␣no taken back: no␣such␣name"),
-    (gone("loop"), "rejected", "␣no taken back, because the text repeated itself"),
-]
+CAME_ABOUT: list[Any] = read("tokens.json")
 """What is told of a token, how it is marked, and what its panel says."""
 
 
 def test_how_a_token_came_about_is_marked_and_said(chat: Chat) -> None:
-    events = [told(f" w{k}", index=k, **about) for k, (about, _, _) in enumerate(CAME_ABOUT)]
+    events = [told(f" w{k}", index=k, **each["told"]) for k, each in enumerate(CAME_ABOUT)]
     chat.answered(*events, tokens=True)
-    for k, (about, name, words) in enumerate(CAME_ABOUT):
-        assert name in (chat.token(k).get_attribute("class") or "").split()
+    for k, each in enumerate(CAME_ABOUT):
+        assert each["mark"] in (chat.token(k).get_attribute("class") or "").split()
         label = chat.token(k).get_attribute("aria-label") or ""
-        assert ("1 rejected here" in label) == ("rejected" in about)
+        assert ("1 rejected here" in label) == ("rejected" in each["told"])
         chat.token(k).click()
-        assert words in " ".join(chat.panel.inner_text().split())
+        assert each["says"] in " ".join(chat.panel.inner_text().split())
         chat.page.keyboard.press("Escape")
     shown = chat.page.locator("#legend li:visible").all_inner_texts()
     assert "another was rejected" in [text.removeprefix("abc").strip() for text in shown]
@@ -96,88 +76,6 @@ def test_an_alternative_under_a_schema_still_gives_valid_json_and_others_are_cro
     chat.answers.nth(1).wait_for()
     chat.wait_done()
     jsonschema.validate(json.loads(chat.answer), PERSON)
-
-
-@pytest.mark.slow
-def test_the_end_can_be_chosen_where_the_form_lets_the_text_end(chat: Chat) -> None:
-    chat.ask(FACT, GREEDY | {"Alternatives to request": "20"})
-    chat.show_tokens()
-    chat.take(12, "<|im_end|>")
-    chat.until(lambda: chat.answer.startswith("The capital of France is Paris<|im_end|>"))
-    chat.press("Tokens")
-    assert chat.answer == "The capital of France is Paris"
-    chat.press("New conversation")
-    form = r"The capital of France is [A-Z][a-z]+\."
-    more = {"Regular expression": form, "Alternatives to request": "20"}
-    before = chat.ask(FACT, GREEDY | {"The answer must be": "regex"} | more)
-    chat.show_tokens()
-    chat.token(12).click()
-    assert chat.alternative("<|im_end|>").is_disabled()
-    chat.type_instead("<|im_end|>")
-    sentence = "The regular expression does not let the answer end here."
-    chat.panel.get_by_text(sentence).wait_for()
-    assert chat.answer == before
-
-
-@pytest.mark.slow
-def test_choosing_the_same_again_leads_to_the_branch_that_is_there(chat: Chat) -> None:
-    first = chat.extract(tokens=True)
-    chat.take(4, "E")
-    chat.other_version()
-    second = chat.answer
-    chat.take(4, "M")
-    chat.page.get_by_text("1 of 2").wait_for()
-    assert chat.answer == first
-    chat.token(4).click()
-    assert "has a branch" in chat.alternative("E").inner_text()
-    chat.alternative("E").click()
-    chat.page.get_by_text("2 of 2").wait_for()
-    assert chat.answer == second
-    chat.press("Try again")
-    chat.until(lambda: chat.answer == first)
-    chat.page.get_by_text("1 of 2").wait_for()
-
-
-@pytest.mark.slow
-def test_branches_of_branches_are_walked_listed_and_compared(chat: Chat) -> None:
-    first = chat.extract(tokens=True)
-    for index, piece, version in ((4, "E", 2), (13, "6", 3)):
-        chat.take(index, piece)
-        chat.page.get_by_text(f"{version} of {version}").wait_for()
-        chat.wait_done()
-    third = json.loads(chat.answer)
-    assert (third["name"][0], str(third["age"])[:2]) == ("E", "36")
-    chat.page.get_by_text("All 3 versions of this answer").click()
-    assert chat.page.locator(".tree .branch").count() == 3
-    assert chat.page.locator(".tree ul ul ul .branch").count() == 1
-    chat.press("Compare")
-    dialog = chat.page.get_by_role("dialog", name="Two versions side by side")
-    assert "The first 13 tokens are the same." in dialog.inner_text()
-    left = dialog.get_by_label("Left version")
-    left.select_option(index=0)
-    assert "The first 4 tokens are the same." in dialog.inner_text()
-    assert dialog.get_by_label("Left text").inner_text() == first
-    dialog.get_by_role("button", name="Continue with this one").first.click()
-    assert chat.answer == first
-    chat.page.get_by_text("1 of 3").wait_for()
-    chat.page.get_by_role("button", name="Previous version").last.click()
-    assert json.loads(chat.answer) == third
-
-
-@pytest.mark.slow
-def test_a_branch_within_the_thoughts_has_their_whole_text(chat: Chat) -> None:
-    chat.set({"Temperature": "0", "Thinking": "on", "Alternatives to request": "20"})
-    chat.ask("What is 34 + 28?")
-    chat.answers.last.get_by_text("Thoughts").click()
-    chat.show_tokens()
-    chat.take(9, "1")
-    chat.other_version()
-    chat.press("Tokens")
-    chat.answers.last.locator(".reasoning > div > *").first.wait_for()  # still unfolded
-    thoughts = chat.answers.last.locator(".reasoning > div").inner_text()
-    assert thoughts.startswith("4 + 8 = 11, carry 1.\n")
-    assert "think" not in thoughts + chat.answer
-    assert chat.answer.startswith("34 + 28 = ")
 
 
 def test_characters_of_several_tokens_appear_once_and_whole(chat: Chat) -> None:

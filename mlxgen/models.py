@@ -93,10 +93,10 @@ def fits(model: Model, device: int) -> str:
     if each is None:
         return "fits"
     left = context_left(model.weights, each, device)
-    if left < 1024:
-        return "fits, but leaves no room for a context"
     if most is not None and left >= most:
         return f"fits, with its whole context of {most:,} tokens"
+    if left < 1024:
+        return "fits, but leaves no room for a context"
     return f"fits, with a context of about {left // 1024 * 1024:,} tokens"
 
 

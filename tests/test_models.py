@@ -95,5 +95,7 @@ def test_memory_decides_between_too_large_some_context_and_all_of_it() -> None:
     assert told(2.6) == "fits, but leaves no room for a context"
     assert re.fullmatch(r"fits, with a context of about \d\d,\d{3} tokens", told(8))
     assert told(64) == "fits, with its whole context of 40,960 tokens"
+    short = QWEN | {"max_position_embeddings": 512}
+    assert told(2.67, short) == "fits, with its whole context of 512 tokens"
     assert told(64, {}) == "fits"
     assert context_left(10, 1, 8) <= 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import io
 import json
 import re
@@ -16,7 +17,6 @@ import pytest
 
 import mlxgen
 from mlxgen.generate import main, make_parser
-from mlxgen.options.table import OPTIONS
 
 from . import processes
 from .fakes.checkpoints import write_checkpoint
@@ -241,11 +241,12 @@ def test_wrong_input_gives_one_line_and_status_2(
 
 
 def test_every_option_has_a_help_text_and_the_version_names_mlx(cli: Any) -> None:
-    listed = cli("--help-all").out
-    assert {"temperature", "seed", "ignore_eos"} < OPTIONS.keys()
-    chat = ("hooks", "filters", "prefix", "prediction", "stop_tokens", "stop_in_reasoning")
+    listed, options = cli("--help-all").out, inspect.signature(mlxgen.LanguageModel.stream)
+    assert {"temperature", "seed", "ignore_eos"} < options.parameters.keys()
+    chat = ("prompt", "hooks", "filters", "prefix", "prediction", "stop_tokens")
     programs = ("max_resample", "hold_tokens", "allow_retract", "top_candidates", "logit_bias")
-    for name in OPTIONS.keys() - {*chat, *programs, "prompt_logprobs", "dry_sequence_breakers"}:
+    others = ("self", "stop_in_reasoning", "prompt_logprobs", "dry_sequence_breakers")
+    for name in options.parameters.keys() - {*chat, *programs, *others}:
         assert f"--{name.replace('_', '-')}" in listed, name
     assert all(action.help for action in make_parser()._actions)
     assert re.fullmatch(r"mlxgen \S+, mlx \S+, mlx-lm \S+\n", cli("--version").out)

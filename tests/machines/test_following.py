@@ -138,24 +138,21 @@ def test_all_ranks_hold_the_same_after_whatever_moves_kv(
     assert (theirs.nbytes, theirs.max_bytes) == (0, 5000)
 
 
-def test_a_load_that_is_broken_off_ends_all_ranks(pair: Pair) -> None:
-    def interrupted(share: Share) -> LanguageModel:
-        raise KeyboardInterrupt
+def test_a_load_that_fails_on_all_ranks_ends_none_and_one_that_is_broken_off_all(
+    pair: Pair,
+) -> None:
+    def load(share: Share) -> LanguageModel:
+        raise errors.pop()
 
+    errors = [KeyboardInterrupt(), mlxgen.LoadError("there is no such model")]
+    with pytest.raises(mlxgen.LoadError):
+        shared(pair.machines, load, {})
+    assert not pair.line.failed and pair.lm.generate("abc", **GREEDY).tokens
     with pytest.raises(KeyboardInterrupt):
-        shared(pair.machines, interrupted, {})
+        shared(pair.machines, load, {})
     assert pair.line.failed == ["loading was broken off by KeyboardInterrupt"]
     with pytest.raises(MachineError, match="broken off"):
         pair.lm.generate("abc", **GREEDY)
-
-
-def test_a_load_that_fails_on_all_ranks_ends_none(pair: Pair) -> None:
-    def broken(share: Share) -> LanguageModel:
-        raise mlxgen.LoadError("there is no such model")
-
-    with pytest.raises(mlxgen.LoadError):
-        shared(pair.machines, broken, {})
-    assert not pair.line.failed and pair.lm.generate("abc", **GREEDY).tokens
 
 
 def test_a_pass_that_fails_once_the_others_know_of_it_ends_all_ranks(

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 from benchmarks.architectures import random_model
-
-from mlxgen.loading.checkpoint import read_json
 
 from ..fakes.checkpoints import LORA, quantised, write_adapter_of, write_random
 from ..tables import table
@@ -29,7 +28,8 @@ def written(
     if kv_bits:
         (folder / f"kv-bits-{kv_bits}").touch()
     if adapter is not None:
-        model = random_model(name, vocab_size=read_json(folder / "config.json")["vocab_size"])
+        config = json.loads((folder / "config.json").read_text())
+        model = random_model(name, vocab_size=config["vocab_size"])
         lora = {**LORA, "keys": ["self_attn.q_proj", "self_attn.o_proj", "mlp.down_proj"]}
         write_adapter_of(model, folder / "adapter", kind=adapter, lora=lora)
     return str(folder)

@@ -6,7 +6,6 @@ import io
 import math
 import re
 from collections.abc import Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -104,21 +103,13 @@ def test_a_block_that_grows_beyond_the_terminal_is_whole_in_the_end(
 
 
 def test_a_long_block_leaves_the_time_to_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, drawn = [1.0], []
-    monkeypatch.setattr(markdown, "time", SimpleNamespace(monotonic=lambda: clock[0]))
-    screen = MarkdownScreen(io.StringIO())
-    lines = screen._lines
-
-    def slow(markup: str) -> list[str]:
-        clock[0] += 1.0
-        drawn.append(markup)
-        return lines(markup)
-
-    monkeypatch.setattr(screen, "_lines", slow)
-    for _ in range(200):
-        clock[0] += 0.1
+    monkeypatch.setattr(markdown, "EVERY", 0.0)
+    monkeypatch.setattr(markdown, "LEAVES", 1e9)  # times as long as a drawing takes
+    out = io.StringIO()
+    screen = MarkdownScreen(out)
+    for _ in range(20):
         screen.show(None, [Text("- item\n")])
-    assert len(drawn) == 3
+    assert screen_of(out.getvalue()) == [" • item"]
 
 
 def test_reasoning_is_dimmed_and_marks_are_not_shown() -> None:

@@ -6,7 +6,6 @@ import json
 import re
 import signal
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,37 +14,10 @@ import mlxgen
 from mlxgen import generate
 from mlxgen.errors import MachineError
 
-from ..fakes.chatting import TEMPLATE, THINK, THOUGHT, Chatter
+from ..fakes.chatting import THINK, THOUGHT, Chatter
 from .conftest import Talking
 
-
-def thinking(message: str) -> str:
-    return f"{THINK}\nhm\n{THOUGHT}\n\n{message.upper()}"
-
-
 # ---- messages and answers ----
-
-
-def test_a_saved_conversation_has_its_messages_in_order(talk: Talking, tmp_path: Path) -> None:
-    template = TEMPLATE + "{{ mood or '' }}"
-    chatter = Chatter(lambda said: thinking("yes"), thinks=True, template=template)
-    argv = ["--system", "s", "--chat-template-args", '{"mood": ""}']
-    commands = ("/set temperature 0.25", '/set logit_bias {"5": -1}', '/set stop ["x", "y"]')
-    done = talk(chatter.lm, "é", *commands, '/json {"type": "string"}', argv=argv)
-    assert done.saved == {
-        "messages": [
-            {"role": "system", "content": "s"},
-            {"role": "user", "content": "é"},
-            {"role": "assistant", "content": "YES", "reasoning_content": "hm"},
-        ],
-        "settings": {"temperature": 0.25, "logit_bias": {"5": -1}, "stop": ["x", "y"]},
-        "forms": {"json": {"type": "string"}},
-        "template": {"mood": ""},
-    }
-    (tmp_path / "my chat.json").write_bytes((tmp_path / "said.json").read_bytes())
-    again = talk(chatter.lm, f"/load {tmp_path / 'my chat.json'}", "/set logit_bias")
-    assert again.saved == done.saved
-    assert "loaded" in again.noted and '* logit_bias           {"5": -1.0}' in again.noted
 
 
 def test_without_a_home_folder_a_chat_is_not_kept(

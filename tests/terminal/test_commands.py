@@ -13,7 +13,7 @@ from mlx_lm.models.cache import ArraysCache, KVCache, RotatingKVCache
 from mlxgen.options.table import OPTIONS
 from mlxgen.terminal.commands import completions
 
-from ..fakes.chatting import FORGETFUL, THINK, THOUGHT, Chatter
+from ..fakes.chatting import FORGETFUL, TEMPLATE, THINK, THOUGHT, Chatter
 from ..tables import table
 from .conftest import Talking
 
@@ -22,11 +22,12 @@ pytestmark = pytest.mark.whole
 CHATS = table("chats")
 """A chat a line: what is typed (``argv``, ``lines``, and whether a person is ``typing`` or wants
 ``colours``), the ``files`` beside it, what the model ``answers`` to all or some messages (else the
-message in capitals; some ``thinks``, and its template ``forgets`` that), the kind of its ``cache``,
-how long its ``context`` is, what is ``recommended`` for it, and what comes of it: what is
-``shown``, patterns of what is ``noted``, how ``errors`` begin, what was ``said``, the ``settings``,
-the ``forms``, the ``status``, how many tokens it ``ran``, and the tokens of the ``prompts``, and
-how many of them were cached, as ``--verbose`` says."""
+message in capitals; some ``thinks``, and its template ``forgets`` that, or ``adds`` something), the
+kind of its ``cache``, how long its ``context`` is, what is ``recommended`` for it, and what comes
+of it: what is ``shown``, patterns of what is ``noted``, how ``errors`` begin, what was ``said``,
+what is ``SAVED`` in the end, the ``status``, how many tokens it ``ran``, and the tokens of the
+``prompts``, and how many of them were cached, as ``--verbose`` says."""
+SAVED = ("messages", "settings", "forms", "template")
 CACHES: dict[str, Callable[[], list[Any]]] = {
     "plain": lambda: [KVCache()],
     "window": lambda: [RotatingKVCache(max_size=1000)],
@@ -49,7 +50,8 @@ def test_a_chat_goes_as_it_should(
 
     own: dict[str, Any] = {"max_context": case.get("context"), "thinks": thinks}
     own |= {"recommended": case["recommended"]} if "recommended" in case else {}
-    own |= {"template": FORGETFUL} if case.get("forgets") else {}
+    template = FORGETFUL if case.get("forgets") else TEMPLATE
+    own["template"] = template + case.get("adds", "")
     chatter = Chatter(answer, make_cache=CACHES[case.get("cache", "plain")], **own)
     how = {name: case[name] for name in ("argv", "typing", "colours") if name in case}
     done = talk(chatter.lm, *case["lines"], **how)
@@ -58,7 +60,7 @@ def test_a_chat_goes_as_it_should(
     for error, expected in zip(done.errors, case.get("errors", ()), strict=True):
         assert error.startswith(expected)
     found = {"shown": done.shown, "status": done.status, "said": [list(e) for e in done.said]}
-    found |= {name: done.saved.get(name) for name in ("settings", "forms")}
+    found |= {name: done.saved.get(name) for name in SAVED}
     told = re.findall(r"prompt: +(\d+) tokens?(?: \((\d+) of them cached\))?", done.noted)
     found["prompts"] = [[int(tokens), int(cached or 0)] for tokens, cached in told]
     for name, value in (found | {"ran": chatter.ran()}).items():

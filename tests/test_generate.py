@@ -58,13 +58,8 @@ class Outcome(NamedTuple):
     err: str
 
     def is_refusal(self, message: str) -> bool:
-        return (
-            self.status == 2
-            and self.out == ""
-            and self.err.count("\n") == 1
-            and self.err.startswith("mlxgen.generate: error: ")
-            and re.search(message, self.err) is not None
-        )
+        line = rf"mlxgen\.generate: error: .*(?:{message}).*\n"
+        return (self.status, self.out) == (2, "") and re.fullmatch(line, self.err) is not None
 
 
 @pytest.fixture

@@ -40,6 +40,7 @@ class Line:
     def __init__(self) -> None:
         self.messages: list[bytes] = []
         self.failed: list[str] = []
+        self.steps = 0
 
     def send(self, message: bytes) -> None:
         self.messages.append(message)
@@ -48,6 +49,7 @@ class Line:
     def on_loss(self, call: Any) -> None: ...
 
     def step(self) -> Any:
+        self.steps += 1
         return nullcontext()
 
     def wait_lost(self, timeout: float) -> MachineError | None:
@@ -166,6 +168,11 @@ def test_a_pass_that_fails_once_the_others_know_of_it_ends_all_ranks(
     with pytest.raises(MachineError, match="no memory"):
         pair.lm.generate("abc", **GREEDY)
     assert pair.line.failed == ["no memory"]
+
+
+def test_the_channel_is_told_of_all_that_waits_for_a_pass_as_it_may_have_no_end(pair: Pair) -> None:
+    tokens = pair.lm.generate("abc", **GREEDY).tokens
+    assert pair.line.steps >= 2 * len(tokens)  # its submission, and the reading of its draw
 
 
 def test_a_model_that_is_dropped_is_dropped_on_all_ranks(pair: Pair) -> None:

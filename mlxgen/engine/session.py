@@ -7,6 +7,7 @@ the one where the history ends.
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from typing import Any, Unpack, get_args
 
 import mlx.core as mx
@@ -151,7 +152,9 @@ class Session:
         """The tokens that must come next, possibly none: the filters allow no others, only one way
         to a valid end is left, or the thinking budget is spent."""
         with self._turn:
-            return list(forced_run(self._request))
+            run, retries = list(forced_run(self._request)), self._request.retries
+            banned = run and run[0] in retries.at(self._request.position).excluded
+            return [] if banned else run
 
     def push_logits(self, logits: Any) -> Chunk:
         """Sample a token from the logits of the next position; returns its chunk.
@@ -230,11 +233,12 @@ class Session:
 
     def _chunk(self, token: Token, begun: int, stands: bool) -> Chunk:
         chunks = take(self._request)
+        text = "".join(chunk.text for chunk in chunks)
         if stands or self._request.finish_reason is not None:
-            return chunks[-1]
+            rewound = max(0, begun + 1 - self._request.position)  # by a loop that ends it
+            return replace(chunks[-1], text=text, rewound=rewound)
         self._held = min(self._held, len(self._request.history))
         rewound = begun + 1 - self._request.position
-        text = "".join(chunk.text for chunk in chunks)
         return Chunk(text, token, begun, rewound=rewound)
 
     def _twin(self, seed: int) -> Session:

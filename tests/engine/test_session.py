@@ -1,80 +1,20 @@
-"""The push interface follows the same rules as a stream."""
+"""The push interface: what it forces, what it refuses, and going back. That its texts are those of
+streams is told by the table of generations."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mlxgen import Choice, OptionError, Regex, Session, StateError
 from mlxgen.filters import tokens_of
-from tests.fakes.speaking import PROMPT, Speaker, reciter, talker
+from tests.fakes.speaking import PROMPT, reciter
 
 from ..effort import tries
-
-
-class Runner:
-    """A caller with a model of its own: keeps what it holds, runs what is pending."""
-
-    def __init__(self, speaker: Speaker) -> None:
-        self.speaker = speaker
-        self.held: list[int] = []
-
-    def logits(self, session: Session) -> np.ndarray:
-        del self.held[session.keep :]
-        assert session.pending
-        self.held += session.pending
-        assert self.held == session.history
-        wanted = self.speaker.model.script(tuple(self.held))
-        assert not isinstance(wanted, dict)
-        out = np.full(self.speaker.vocabulary.size, -50.0, dtype=np.float32)
-        for rank, token in enumerate(wanted):
-            out[token] = -rank
-        return out
-
-
-def drive(
-    speaker: Speaker, prompt: list[int] = PROMPT, **options: Any
-) -> tuple[Session, Runner, str]:
-    """A session to its end, which uses one position a push, or says how many it took back."""
-    session, runner = Session(speaker.tokenizer, prompt=prompt, **options), Runner(speaker)
-    text = ""
-    while session.finish_reason is None:
-        before = len(session.tokens)
-        chunk = session.push_logits(runner.logits(session))
-        assert (chunk.index, len(session.tokens)) == (before, before + 1 - chunk.rewound)
-        text += chunk.text
-    return session, runner, text
-
-
-RECITER = reciter(["x", "st", "o", "nes", " stop", "!"])
-TALKER = talker({"": ["a"], "a": ["b", "x"], "ab": ["c"], "ax": []})
-HEALED = Speaker(
-    ["http", "://"],
-    lambda self, generated: [self.token("://")] if not generated else [ord("w")],
-)
-CASES: list[tuple[Speaker, list[int], dict[str, Any]]] = [
-    (RECITER, PROMPT, {}),
-    (RECITER, PROMPT, {"stop": ["stop"]}),
-    (RECITER, PROMPT, {"max_tokens": 3}),
-    (RECITER, PROMPT, {"banned": ["nes"]}),
-    (RECITER, PROMPT, {"stop_tokens": [[ord("!")]]}),
-    (RECITER, PROMPT, {"hooks": [lambda r: setattr(r, "resample", r.attempt == 0)]}),
-    (TALKER, PROMPT, {"banned": "bc"}),
-    (HEALED, HEALED.tokens(["http", ":"]), {"heal": True, "max_tokens": 3}),
-]
-
-
-def test_a_session_says_what_a_stream_says() -> None:
-    for speaker, prompt, options in CASES:
-        session, _, text = drive(speaker, prompt, **options)
-        result = speaker.lm.generate(prompt, **options)
-        assert text == session.text == result.text
-        told = (tuple(session.tokens), session.finish_reason)
-        assert told == (result.tokens, result.finish_reason)
+from .kit import Caller, in_session
 
 
 def test_mask_and_forced_tokens_are_the_filters() -> None:
@@ -146,24 +86,24 @@ def test_what_a_session_cannot_do_and_what_is_no_token_are_refused() -> None:
 def test_rewinding_and_pushing_again_gives_what_one_go_gives(moves: list[tuple[int, int]]) -> None:
     speaker = reciter(list("abcdefghij"))
     options: dict[str, Any] = {"stop": "gh", "filters": [Regex("[a-z]*")]}
-    *_, expected = drive(speaker, **options)
-    session, runner = Session(speaker.tokenizer, prompt=PROMPT, **options), Runner(speaker)
+    expected, _, _ = in_session(speaker, **options)
+    session, caller = Session(speaker.tokenizer, prompt=PROMPT, **options), Caller(speaker)
     for forward, back in moves:
         for _ in range(forward):
             if session.finish_reason is None:
-                session.push_logits(runner.logits(session))
+                caller.push(session)
         session.rewind(tokens=min(back, len(session.tokens)))
         (session,) = session.fork()
     while session.finish_reason is None:
-        session.push_logits(runner.logits(session))
+        caller.push(session)
     assert session.text == expected
 
 
 def test_keep_never_covers_what_was_taken_back_even_if_tokens_are_pushed_since() -> None:
     speaker = reciter(list("aaaaaaaa"))
-    session, runner = Session(speaker.tokenizer, prompt=[5, 6, 7]), Runner(speaker)
+    session, caller = Session(speaker.tokenizer, prompt=[5, 6, 7]), Caller(speaker)
     for _ in range(4):
-        session.push_logits(runner.logits(session))
+        caller.push(session)
     session.rewind(tokens=3)
     for _ in range(4):
         session.push_token(ord("b"))

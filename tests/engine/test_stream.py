@@ -1,7 +1,10 @@
-"""What a stream delivers, and what its caller may do to it between two tokens."""
+"""What a stream refuses, and what its caller may do to it between two tokens: every line of
+``tests/data/streams.jsonl``."""
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,62 +12,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mlxgen
-from mlxgen import FilterError, GrammarError, OptionError, PromptError, Regex, StateError
-from mlxgen.tokens import Token
+from mlxgen import OptionError, PromptError, Regex, StateError, errors
 from tests.fakes import sentencepiece_tokenizer
 from tests.fakes.checkpoints import tiny_config, tiny_model
-from tests.fakes.speaking import END, PROMPT, Speaker, letters, reciter
+from tests.fakes.speaking import PROMPT, reciter
 
 from ..effort import tries
+from .kit import options_of, speaker_of
+
+TABLE = Path(__file__).parents[1] / "data" / "streams.jsonl"
 
 
 def rest(stream: mlxgen.Stream) -> str:
     return "".join(chunk.text for chunk in stream)
 
 
-# ---- text, ends and stops: the peers' mistakes ---------------------------------------------------
-
-ABC, SMILE = list("abcdef"), "😀".encode()
-# What the model says, the options, the text that is delivered, why it ends, and at which stop
-TEXTS: list[tuple[list[Any], dict[str, Any], str, str, Any]] = [
-    (["ab", "c", "def"], {}, "abcdef", "stop", None),
-    ([*SMILE, *"é".encode(), "x"], {}, "😀éx", "stop", None),
-    (["a", *SMILE[:2]], {}, "a\ufffd", "stop", None),
-    (ABC, {"max_tokens": 1}, "a", "length", None),
-    (ABC, {"max_tokens": 3}, "abc", "length", None),
-    (ABC, {"max_tokens": 6}, "abcdef", "length", None),
-    (["a", "<"], {"stop": ["<think>"]}, "a<", "stop", None),
-    (["a", "d", "e", "f"], {"stop": "de", "max_tokens": 3}, "a", "stop", "de"),
-    (ABC, {"stop": ["abcdef", "bc"]}, "a", "stop", "bc"),
-    (ABC, {"stop": ["bc", "abcdef"]}, "a", "stop", "bc"),
-    (["ab", "d", "e", "x"], {"stop": "de"}, "ab", "stop", "de"),
-    (["ab", "cde", "x"], {"stop": "de"}, "abc", "stop", "de"),
-    (["ab", "cd", "ef", "x"], {"stop": "de"}, "abc", "stop", "de"),
-    (["x", "st", "o", "nes", " stop", "!"], {"stop": ["stop"]}, "xstones ", "stop", "stop"),
-    (ABC, {"stop_tokens": [[*b"bc"]]}, "a", "stop", tuple(b"bc")),
-    (["a", END, "b"], {"ignore_eos": True, "max_tokens": 3}, "ab", "length", None),
-    (["a"], {"top_k": 10_000, "seed": -5, "temperature": 0.5}, "a", "stop", None),
-    (["a"], {"seed": 2**200, "temperature": 0.5}, "a", "stop", None),
-]
-
-
-def test_every_token_is_in_one_chunk_and_the_last_says_why_the_text_ends() -> None:
-    for pieces, options, *end in TEXTS:
-        lm = reciter(pieces).lm
-        stream = lm.stream(PROMPT, **options)
-        chunks, told = [], ""
-        for chunk in stream:
-            chunks.append(chunk)
-            told += chunk.text
-            assert (stream.text, stream.tokens) == (told, [each.token for each in chunks])
-            assert stream.finish_reason == chunk.finish_reason
-        assert [chunk.index for chunk in chunks] == list(range(len(chunks)))
-        assert {chunk.finish_reason for chunk in chunks[:-1]} <= {None}
-        assert [told, chunks[-1].finish_reason, chunks[-1].stop] == end, (pieces, options)
-        result = lm.generate(PROMPT, **options)
-        assert [result.text, result.finish_reason, result.stop] == end
-        assert list(result.tokens) == stream.tokens
-        assert (result.usage.prompt_tokens, result.usage.completion_tokens) == (1, len(chunks))
+ABC = list("abcdef")
 
 
 @settings(max_examples=tries(60))
@@ -80,12 +43,6 @@ def test_the_text_is_the_same_for_every_way_of_cutting_it_into_tokens(
     expected = whole[: min(ends)[1]] if ends else whole
     for said in (pieces, list(whole.encode())):
         assert reciter(said).lm.generate(PROMPT, stop=stops).text == expected
-
-
-def test_min_tokens_keeps_the_end_away() -> None:
-    speaker = Speaker([], lambda self, generated: [self.end, ord("a")])
-    result = speaker.lm.generate(PROMPT, min_tokens=3)
-    assert (result.text, len(result.tokens)) == ("aaa", 4)
 
 
 # ---- what is refused, before anything runs -------------------------------------------------------
@@ -122,64 +79,76 @@ def test_a_prompt_must_leave_room_in_the_context_and_the_budget_is_what_it_leave
         assert (result.text, result.finish_reason) == (left, "length")
 
 
-# ---- tokens that a caller puts there -------------------------------------------------------------
+# ---- what a caller does between two tokens -------------------------------------------------------
+
+LINES = [json.loads(line) for line in TABLE.read_text(encoding="utf-8").splitlines()]
 
 
-def test_a_text_goes_on_after_what_was_put_there_in_one_pass() -> None:
-    speaker = reciter(ABC)
-    stream = speaker.lm.stream(PROMPT)
-    stream.append(b"ZZ")  # any sequence of ids, before the first one
-    assert [next(stream).text for _ in range(4)] == ["Z", "Z", "c", "d"]
-    stream.rewind(tokens=2)
-    stream.append(list(b"XY"))
-    speaker.model.forget()
-    assert [next(stream).text for _ in range(4)] == ["X", "Y", "e", "f"]
-    assert speaker.model.fed[0][-2:] == list(b"XY")
-    assert stream.text == "ZZXYef"
+class Caller:
+    """Somebody with a stream, and a method for each thing that a line may do or see."""
+
+    def __init__(self, model: Any, options: dict[str, Any]) -> None:
+        self.speaker = speaker_of(model)
+        given = options_of(options)
+        if "prefix" in given:
+            given["prefix"] = self.speaker.tokens(given["prefix"])
+        self.stream = self.speaker.lm.stream(PROMPT, **given)
+        self.twins: list[mlxgen.Stream] = []
+
+    def do(self, deed: list[Any]) -> None:
+        verb, *given = deed
+        getattr(self, verb.replace(" ", "_"))(*given)
+
+    def next(self, count: int, text: str) -> None:
+        assert "".join(next(self.stream).text for _ in range(count)) == text
+
+    def rest(self, text: str | None, reason: str) -> None:
+        assert rest(self.stream) == text or text is None
+        assert self.stream.finish_reason == reason
+
+    def text(self, text: str) -> None:
+        assert self.stream.text == text
+
+    def append(self, pieces: Any) -> None:
+        self.stream.append(self.speaker.tokens(list(pieces)))
+
+    def rewind(self, how: dict[str, Any]) -> None:
+        self.stream.rewind(**options_of(how))
+
+    def fork(self, count: Any, options: dict[str, Any] | None = None) -> None:
+        self.twins = self.stream.fork(count, **options_of(options or {}))
+
+    def turn_to(self, twin: int) -> None:
+        self.stream = self.twins[twin]
+
+    def keep(self) -> None:
+        self.stream.keep()
+
+    def close(self) -> None:
+        self.stream.close()
+
+    def forget(self) -> None:
+        self.speaker.model.forget()
+
+    def fed(self, counts: list[int]) -> None:
+        assert [len(tokens) for tokens in self.speaker.model.fed] == counts
+
+    def refused(self, what: str, deed: list[Any]) -> None:
+        """An error, perhaps of a field; then everything is as before."""
+        name, _, field = what.partition(" ")
+        before = self.stream.text, self.stream.tokens, self.stream.finish_reason
+        with pytest.raises(getattr(errors, name, TypeError)) as error:
+            self.do(deed)
+        assert getattr(error.value, "field", "") == field
+        text, *others = self.stream.text, self.stream.tokens, self.stream.finish_reason
+        assert others == list(before[1:]) and before[0].startswith(text)  # a ban may claim its end
 
 
-def test_an_end_can_be_put_there_too_and_nothing_after_it() -> None:
-    speaker = reciter(ABC)
-    with speaker.lm.stream(PROMPT) as stream:
-        next(stream)
-        with pytest.raises(StateError):
-            stream.append([speaker.end, 5])
-        stream.append([speaker.end])
-        assert [chunk.finish_reason for chunk in stream] == ["stop"]
-        with pytest.raises(StateError, match="ended"):
-            stream.append([97])
-    for call in (lambda: stream.append([97]), lambda: stream.rewind(1), stream.fork, stream.keep):
-        with pytest.raises(StateError, match="closed"):
-            call()
-
-
-@pytest.mark.parametrize(
-    "options", [{"filters": [Regex("[a-f]*")]}, {"banned": ["aXb"]}], ids=["filter", "ban"]
-)
-def test_what_may_not_be_put_there_changes_nothing(options: dict[str, Any]) -> None:
-    stream = reciter(ABC).lm.stream(PROMPT, **options)
-    for _ in range(3):
-        next(stream)
-    tokens, text = stream.tokens, stream.text
-    with pytest.raises(FilterError):
-        stream.append(list(b"aXb"))
-    assert stream.tokens == tokens and text.startswith(stream.text)  # a ban may claim its end again
-    with pytest.raises(OptionError) as error:
-        stream.append([-1])
-    assert error.value.field == "tokens"
-    list(stream)
-    assert stream.text == "abcdef"
-
-
-def test_a_closed_stream_has_been_cancelled_and_gives_nothing_more() -> None:
-    with reciter(ABC).lm.stream(PROMPT) as stream:
-        assert next(stream).text == "a"
-    assert (stream.finish_reason, stream.text, list(stream)) == ("cancelled", "a", [])
-    speaker = reciter(ABC)
-    stream = speaker.lm.stream(PROMPT)
-    stream.append([speaker.end])  # so the text has an end, which nobody has taken
-    stream.close()
-    assert (stream.finish_reason, list(stream)) == ("cancelled", [])
+@pytest.mark.parametrize("line", LINES, ids=[line["why"] for line in LINES])
+def test_a_stream_is_where_its_caller_put_it(line: dict[str, Any]) -> None:
+    caller = Caller(line["model"], line["options"])
+    for deed in line["do"]:
+        caller.do(deed)
 
 
 def test_a_stream_that_has_failed_goes_on_after_a_rewind() -> None:
@@ -200,37 +169,6 @@ def test_a_stream_that_has_failed_goes_on_after_a_rewind() -> None:
     fails.clear()
     stream.rewind(tokens=1)
     assert rest(stream) == "cdef"
-
-
-# ---- other options from here on ------------------------------------------------------------------
-
-
-def babbler() -> Speaker:
-    def say(self: Speaker, generated: list[Token]) -> dict[Token, float]:
-        return {97 + (len(generated) + i) % 26: -0.1 * i for i in range(5)} | {48: -9.0, 49: -9.1}
-
-    return Speaker([], say)
-
-
-def four_letters(draft: str = "off") -> mlxgen.Stream:
-    stream = babbler().lm.stream(PROMPT, max_tokens=20, draft=draft)
-    assert "".join(next(stream).text for _ in range(4)) == "abcd"
-    return stream
-
-
-@pytest.mark.parametrize("draft", ["off", "ngram"])
-def test_filters_sampling_and_stops_may_change_from_a_place_on(draft: str) -> None:
-    stream = four_letters(draft)
-    stream.rewind(1, filters=Regex("[01]{3}"))
-    assert stream.text == "abc"
-    assert (rest(stream), stream.finish_reason) == ("000", "filter")
-    stream.rewind(to=2, filters=())
-    assert rest(stream) == letters(18, 2)
-    stream = four_letters(draft)
-    stream.rewind(0, logit_bias={ord("0"): 50.0}, stop="bcd", repetition_penalty=1.0)
-    assert next(stream).text == "0"
-    stream.rewind(0, logit_bias={}, stop="ghi", dry_multiplier=0.0)
-    assert (rest(stream), stream.text, stream.finish_reason) == ("f", "abcd0f", "stop")
 
 
 def test_a_penalty_that_comes_later_knows_what_was_written_before() -> None:
@@ -260,44 +198,6 @@ def test_filters_that_come_at_the_start_hold_for_the_same_text_as_from_there(pro
         stream.rewind(to=0, filters=Regex(pattern))
         expected = lm.generate(prompt, filters=Regex(pattern), temperature=0, max_tokens=4)
         assert (rest(stream), stream.tokens) == (expected.text, list(expected.tokens))
-
-
-def test_a_fork_may_have_options_of_its_own() -> None:
-    stream = four_letters()
-    one, two = stream.fork(2, filters=Regex("[01]{3}"), top_k=1)
-    assert rest(one) == rest(two) == "000"
-    assert rest(stream) == letters(16, 4)
-
-
-def test_what_cannot_change_is_refused_and_nothing_has_changed() -> None:
-    stream = four_letters()
-    wrong: list[dict[str, Any]] = [
-        {"max_tokens": 3}, {"temperature": -1}, {"filters": Regex("(")}, {"stop_tokens": [257]},
-        {"heat": 1},
-    ]  # fmt: skip
-    for each in wrong:
-        for change in (stream.rewind, stream.fork):
-            with pytest.raises((OptionError, GrammarError)) as error:
-                change(1, **each)
-            assert getattr(error.value, "field", "") in each or isinstance(
-                error.value, GrammarError
-            )
-    assert rest(stream) == letters(16, 4)
-
-
-def test_a_rewind_or_a_fork_by_what_is_no_number_changes_nothing() -> None:
-    stream = reciter(ABC).lm.stream(PROMPT)
-    assert (next(stream).text, next(stream).text) == ("a", "b")
-    wrong: Any
-    for wrong in (1.5, "a"):
-        for how in ({"tokens": wrong}, {"to": wrong}):
-            with pytest.raises(TypeError):
-                stream.rewind(**how)
-    for wrong in (0, 1.5, "a", True):
-        with pytest.raises(OptionError) as error:
-            stream.fork(wrong)
-        assert error.value.field == "n"
-    assert rest(stream) == "cdef"
 
 
 @pytest.mark.parametrize("where", ["its first pass", "a run that its filters force"])

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from mlx_lm.models.cache import ArraysCache
+
 from mlxgen import LanguageModel
 from mlxgen.engine.limits import Limits, Stats
 from mlxgen.engine.options import Options
@@ -29,7 +31,8 @@ Piece = str | bytes | int
 
 
 class Speaker:
-    """``lm``, its scripted ``model``, and ``token(piece)`` to name tokens by their text."""
+    """``lm``, its scripted ``model``, and ``token(piece)`` to name tokens by their text. If it is
+    ``recurrent``, it goes on only from states."""
 
     def __init__(
         self,
@@ -44,7 +47,8 @@ class Speaker:
             self.tokenizer._tokenizer.chat_template = template
         self.vocabulary = Vocabulary.of(self.tokenizer)
         (self.end,) = self.vocabulary.eos
-        make_cache = options.pop("make_cache", None)
+        states = (lambda: [ArraysCache(1)]) if options.pop("recurrent", False) else None
+        make_cache = options.pop("make_cache", states)
         options.setdefault("draft", "off")  # so that tests can count passes
         width = options.pop("vocab_size", self.vocabulary.size)
         self.prompt_length = options.pop("prompt_length", len(PROMPT))

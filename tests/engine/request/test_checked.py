@@ -12,7 +12,7 @@ from mlxgen import Checked, FilterError, JsonSchema, OptionError, Regex
 from mlxgen.tokens import Token
 from tests.fakes.speaking import PROMPT, Hall, Speaker
 
-from .kit import folded, in_every_way, in_session
+from ..kit import folded, in_every_way, in_session
 
 LINES = [["one"], ["bad", "two"], ["three"]]
 TEXT = "one\ntwo\nthree\n"

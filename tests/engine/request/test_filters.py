@@ -1,9 +1,8 @@
-"""Filters in the step loop: masks, forced runs, ends, closing, healing, and going back."""
+"""Filters in the step loop: forced runs, ends within a budget, and going back."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import Any
 
 import jsonschema
@@ -13,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mlxgen
-from mlxgen import Choice, DeadEndError, GrammarError, JsonSchema, OptionError, Regex, Session
+from mlxgen import Choice, DeadEndError, GrammarError, JsonSchema, Regex, Session
 from mlxgen.sampling import PostSamplingResult
 from tests.fakes import alphabet_tokenizer
-from tests.fakes.speaking import PROMPT, Speaker
+from tests.fakes.speaking import PROMPT
 
 from ...effort import tries
-from .kit import asks, in_every_way, in_session
+from ..kit import babbler
 
 SCHEMA = {
     "type": "object",
@@ -27,43 +26,6 @@ SCHEMA = {
     "required": ["name", "age"],
     "additionalProperties": False,
 }
-
-
-def babbler(**options: Any) -> Speaker:
-    """Prefers one letter after another, whatever came before."""
-
-    def say(self: Speaker, generated: list[int]) -> list[int]:
-        start = len(generated) % 26
-        return [97 + (start + i) % 26 for i in range(26)] + [*b'"{}:,0123456789 ', self.end]
-
-    return Speaker([], say, **options)
-
-
-def insists(*wanted: str | int, extra: str = "", **options: Any) -> Speaker:
-    """Prefers the same tokens at every position."""
-    pieces = [piece for piece in (*wanted, extra) if isinstance(piece, str) and piece]
-    return Speaker(pieces, lambda self, generated: self.tokens(wanted), **options)
-
-
-SAID: list[tuple[Callable[[], Speaker], list[Any], str, str]] = [
-    (babbler, [Regex("[0-9]{3}")], "000", "filter"),
-    (babbler, [Choice(["yes"])], "yes", "filter"),
-    (lambda: insists("<end>", "a", "b"), [Regex("(ab)+")], "ab", "stop"),
-    (lambda: insists(290, 280, "x", vocab_size=300), [Regex("[a-z]+")], "xxx", "length"),
-    (babbler, [Regex("[0-9]+x"), Regex("[0-9]{2}.*")], "00x", "filter"),
-    (babbler, [], "abc", "length"),
-]
-
-
-def test_the_text_is_what_the_filters_say_and_ends_where_it_can_end() -> None:
-    for speaker, filters, text, reason in SAID:
-        said = in_every_way(speaker(), filters=filters, max_tokens=3)
-        assert (said[0], said[2]) == (text, reason)
-
-
-def test_an_end_that_comes_too_early_is_not_drawn_however_far_ahead() -> None:
-    said = in_every_way(insists("<end>", "a"), min_tokens=5, max_tokens=9)
-    assert (said[0], said[2]) == ("aaaaa", "stop")
 
 
 def test_forced_tokens_are_not_sampled_and_go_through_the_model_together() -> None:
@@ -78,9 +40,6 @@ def test_forced_tokens_are_not_sampled_and_go_through_the_model_together() -> No
         assert sum(c.forced for c in each.chunks) == each.usage.forced_tokens > 0
     assert all(chunk.logprob is not None for chunk in plain.chunks)
     assert [c.index for c in result.chunks] == list(range(len(result.chunks)))
-    whole = babbler()
-    assert whole.lm.generate(PROMPT, filters=[Choice(["yes"])]).text == "yes"
-    assert whole.model.passes == 0
 
 
 def test_what_cannot_be_is_refused_with_the_names_of_the_filters() -> None:
@@ -90,14 +49,6 @@ def test_what_cannot_be_is_refused_with_the_names_of_the_filters() -> None:
     assert speaker.model.passes == 0
     with pytest.raises(DeadEndError, match=r"Regex.*Regex"):
         speaker.lm.generate(PROMPT, filters=[Regex("ab+c"), Regex("ax+c")])
-
-
-def test_a_prefix_is_fed_to_the_filters() -> None:
-    lm = babbler().lm
-    options: dict[str, Any] = {"filters": [JsonSchema(SCHEMA)], "max_tokens": 30}
-    whole = lm.generate(PROMPT, **options)
-    rest = lm.generate(PROMPT, prefix=whole.tokens[:13], **options)
-    assert rest.tokens == whole.tokens and whole.text.endswith(rest.text)
 
 
 # ---- closing -----------------------------------------------------------------------------------
@@ -136,69 +87,6 @@ def test_a_short_end_beside_long_ones_is_kept_in_reach(seed: int, budget: int) -
     jsonschema.validate(json.loads(result.text), OPTIONAL_DATE)
 
 
-def closer() -> Speaker:
-    def say(self: Speaker, generated: list[int]) -> list[int]:
-        return [ord("{")] if not generated else [*b"a}b"]
-
-    return Speaker([], say)
-
-
-NOT_CLOSED = asks({"}": {"resample": True, "exclude": [ord("}")]}})
-NOT_YET = asks({(5, 0): {"resample": True}})
-
-
-CLOSED: list[tuple[str, dict[str, Any], str, str]] = [
-    (r"\{a{1,50}\}", {}, "{aaaaaa}", ""),
-    (r"\{a{1,50}\}xy", {}, "{aaaa}xy", ""),
-    (r"\{a{1,50}\}", {"banned": "}"}, "{aaaaaaa", "excluded"),
-    (r"\{a{1,50}(\}|;)", {"hooks": NOT_CLOSED}, "{aaaaaa;", ""),  # it goes another way
-    (r"\{a{1,50}\}", {"hooks": NOT_YET}, "{aaaaaa}", ""),  # one of them does not end it
-    (r"\{a{40,50}\}", {}, "{aaaaaaa", "no valid end was found"),
-    (r"\{a{3,50}\}", {"stop": "{aa"}, "", "ended before its valid end"),
-]
-
-
-def test_closing_takes_what_is_allowed_or_says_why_not() -> None:
-    for expression, more, text, why in CLOSED:
-        options = {"filters": [Regex(expression)], "close_json": True, "max_tokens": 8, **more}
-        result = closer().lm.generate(PROMPT, **options)
-        assert result.text == text and why in result.usage.incomplete
-        assert bool(result.usage.incomplete) is bool(why)
-        if "hooks" not in more:
-            assert in_session(closer(), **options)[0] == text
-
-
-def test_closing_waits_for_healing() -> None:
-    speaker = insists("xyz", "xy", "z", "a", extra="ab", prompt_length=1)
-    options: dict[str, Any] = {"heal": True, "close_json": True, "max_tokens": 4}
-    prompt = [ord("a"), speaker.token("xy")]
-    result = speaker.lm.generate(prompt, filters=[Choice(["zab", "zabab"])], **options)
-    assert result.text in ("zab", "zabab")
-
-
-# ---- healing -----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("prompt", "wanted", "filters", "text"),
-    [
-        (["http", ":"], ["://", "www"], [], "//www"),
-        (["=", " "], [" 12", " 1", " ", *"123"], [Regex("[0-9]{3}")], "121"),  # they see the rest
-        (["=", b"\xe2", b"\x82"], ["€5", "!"], [], "5!"),  # it begins inside a character
-    ],
-)
-def test_healing_redoes_the_prompts_end_and_gives_what_is_beyond(
-    prompt: list[Any], wanted: list[str], filters: list[Any], text: str
-) -> None:
-    def say(self: Speaker, generated: list[int]) -> list[int]:
-        return self.tokens(wanted[len(generated) :])
-
-    speaker = Speaker([*wanted, "http"], say, prompt_length=1)
-    result = speaker.lm.generate(speaker.tokens(prompt), heal=True, filters=filters, max_tokens=2)
-    assert result.tokens[0] == speaker.token(wanted[0])
-    assert result.text.endswith(text)
-
-
 # ---- a law --------------------------------------------------------------------------------------
 
 
@@ -219,13 +107,6 @@ def test_declined_draws_leave_no_trace_in_cache_text_or_filters(seed: int, every
     # The cache was right at every draw: the script saw exactly the history it reports.
     checked = speaker.lm.generate(PROMPT, prefix=result.tokens[:-1], max_tokens=20, **options)
     assert checked.tokens[:-1] == result.tokens[:-1]
-
-
-def test_a_controller_and_a_limit_of_the_thinking_cannot_be_combined() -> None:
-    controller: Any = None
-    with pytest.raises(OptionError) as caught:
-        babbler().lm.control(PROMPT, controller, thinking_budget=3)
-    assert caught.value.field == "thinking_budget"
 
 
 # ---- a valid end within the budget, however the tokens before it are drawn --------------------

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlxgen import Regex
 from mlxgen.engine.history import History
 from mlxgen.engine.request.objections import HELD, repeated
 from mlxgen.text import TextDecoder, Transcript
@@ -18,83 +17,18 @@ from tests.fakes.chatting import Chatter
 from tests.fakes.speaking import PROMPT, Speaker, endless
 
 from ...effort import tries
-from .kit import folded, in_every_way, in_session
+from ..kit import parrot
 
 TURN = "the cat sat down. "
 END = "! The end."
 ASKED = [{"role": "user", "content": "x"}]
 
 
-def parrot(turn: str = TURN, *, way_out: str = "!") -> Speaker:
-    """It says ``turn`` for ever; only if it has to say something else, it comes to the end, or to
-    ``turn`` again if there is no such ``way_out``."""
-
-    def say(speaker: Speaker, generated: list[Token]) -> list[Token]:
-        text = speaker.text(generated)
-        if way_out and way_out in text:
-            left = END[len(text) - text.index(way_out) :]
-            return [ord(left[0])] if left else [speaker.end]
-        said = turn * (2 + len(text) // len(turn))
-        return [ord(said[len(text)]), *map(ord, way_out or "#%&+=~^")]
-
-    return Speaker([], say)
-
-
-@pytest.mark.parametrize("options", [{}, {"stop": ["zz", "down!"]}, {"banned": ["zz"]}])
-def test_a_text_that_repeats_itself_goes_another_way(options: dict[str, Any]) -> None:
-    options = {"max_tokens": 150, **options}
-    plain = parrot().lm.generate(PROMPT, **options)
-    assert (plain.text, plain.usage.loops) == ((TURN * 9)[:150], 0)
-    result = parrot().lm.generate(PROMPT, loops="take back", **options)
-    assert result.text == TURN * 2 + END  # the third turn was held, and the others delivered
-    assert (result.finish_reason, result.usage.loops, result.usage.looped) == ("stop", 1, "")
-    assert result.usage.rewound_tokens <= len(TURN) + 4
-    speaker = parrot()
-    assert in_every_way(speaker, loops="take back", **options)[0] == result.text
-    assert in_session(speaker, loops="take back", **options)[0] == result.text
-
-
-def test_where_text_can_be_retracted_it_goes_back_to_the_second_turn() -> None:
-    options: dict[str, Any] = {"loops": "take back", "allow_retract": True, "max_tokens": 200}
-    chunks = list(parrot().lm.stream(PROMPT, **options))
-    assert folded(chunks) == TURN + END == in_every_way(parrot(), **options)[0]
-    assert max(chunk.retract for chunk in chunks) >= 2 * len(TURN)
-    [rejected] = [r for chunk in chunks for r in chunk.rejected]
-    assert (rejected.reason, rejected.token) == ("loop", ord("t"))
-    assert sorted(rejected.by) == sorted(TURN)
-
-
-def test_stop_ends_it_and_says_why() -> None:
-    result = parrot().lm.generate(PROMPT, loops="stop", max_tokens=200)
-    assert (result.text, result.finish_reason, result.stop) == (TURN * 2, "stop", None)
-    assert sorted(result.usage.looped) == sorted(TURN)
-    for least in ({"min_tokens": 100}, {"ignore_eos": True}):  # but it must be long
-        result = parrot(way_out="").lm.generate(PROMPT, loops="stop", max_tokens=100, **least)
-        assert len(result.tokens) == 100
-    options: dict[str, Any] = {"filters": [Regex("[a-z. ]*1")], "loops": "stop", "max_tokens": 200}
-    result = parrot(way_out="").lm.generate(PROMPT, **options)  # and is not valid yet
-    assert result.finish_reason == "length" and result.usage.looped
-
-
 def test_after_a_few_ways_that_lead_back_it_ends() -> None:
-    result = parrot(way_out="").lm.generate(PROMPT, loops="take back", max_tokens=2000)
+    result = parrot(TURN, way_out="").lm.generate(PROMPT, loops="take back", max_tokens=2000)
     assert result.finish_reason == "stop" and result.usage.looped
     assert 1 < result.usage.loops < 10 and len(result.tokens) < 200
     assert result.usage.rewound_tokens <= len(result.tokens) // 2 + 256
-
-
-@pytest.mark.parametrize(
-    ("turn", "stays"),
-    [("| 0 | 1 |\n", 250), ("-", 250), ("0, 0, 0, 0,\n", 250), ("null, ", 60), ("<td></td>", 60)]
-    + [(blank, 60) for blank in ("\n", " ", "\n \n")],
-)
-def test_patterns_of_a_table_or_blank_lines_stay_but_not_for_ever(turn: str, stays: int) -> None:
-    lm = parrot(turn).lm
-    result = lm.generate(PROMPT, loops="take back", max_tokens=stays)
-    assert (result.text, result.usage.loops) == ((turn * stays)[:stays], 0)
-    result = lm.generate(PROMPT, loops="take back", max_tokens=400)
-    assert result.usage.loops == 1 and result.text.endswith(END)
-    assert not turn.isspace() or len(result.text) < 70 + len(END)
 
 
 LIST = "".join(f"{n}. The animal of the number {n} is a cat.\n" for n in range(1, 30))
@@ -132,27 +66,6 @@ def test_thinking_that_repeats_itself_goes_another_way_and_then_ends() -> None:
     assert (result.usage.loops, result.usage.looped) == (2, "")
 
 
-@pytest.mark.parametrize("draft", ["off", "ngram"])
-def test_what_filters_want_comes_and_what_comes_instead_fits_them(draft: str) -> None:
-    options: dict[str, Any] = {"loops": "take back", "draft": draft}
-    wanted = [Regex(r"(the cat sat down\. ){20}")]
-    result = parrot().lm.generate(PROMPT, filters=wanted, max_tokens=None, **options)
-    assert (result.text, result.usage.loops) == (TURN * 20, 0)
-    filters = [Regex(r"(the cat (sat|lay) down\. )*(! The end\.)?")]
-    result = parrot().lm.generate(PROMPT, filters=filters, max_tokens=200, **options)
-    assert result.text.endswith(END) and result.usage.loops
-    filters = [Regex(r"(the cat (sat|lay) down\. ){8}")]  # it may go another way in one place only
-    result = parrot(way_out="").lm.generate(PROMPT, filters=filters, max_tokens=None, **options)
-    assert "lay" in result.text and result.text.count("cat") == 8 and result.usage.loops
-
-
-def test_a_consumer_may_take_it_back_further_and_it_is_found_again() -> None:
-    with parrot().lm.stream(PROMPT, loops="take back", max_tokens=200) as stream:
-        list(stream)
-        stream.rewind(to=5)
-        assert stream.text + "".join(chunk.text for chunk in stream) == TURN * 2 + END
-
-
 def test_a_text_without_a_loop_comes_as_soon_as_it_is_drawn() -> None:
     passes = []
     for loops in ("off", "take back"):
@@ -175,7 +88,7 @@ def shortest(tokens: list[Token]) -> tuple[int, int]:
 
 @cache
 def one_parrot() -> Speaker:
-    return parrot()
+    return parrot(TURN)
 
 
 @settings(max_examples=tries(2000), deadline=None)

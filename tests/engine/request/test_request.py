@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mlxgen
-from mlxgen import After, Choice, Regex
+from mlxgen import Regex
 from mlxgen.engine.branches import Steering
 from mlxgen.engine.chunk import Chunk, Usage, fold
 from mlxgen.engine.options import Options
@@ -30,33 +30,13 @@ from mlxgen.tokens import Token, Vocabulary
 from tests.fakes import alphabet_tokenizer
 
 from ...effort import tries
+from ..kit import options_for
 
 VOCABULARY = Vocabulary.of(alphabet_tokenizer(["ab", "abc", "bc", " a"]))
 LETTERS = [*b"abcd 1", *range(256, 260)]
 END = next(iter(VOCABULARY.eos))
 
-KINDS: dict[str, dict[str, Any]] = {
-    "plain": {},
-    "filtered": {"filters": [Regex("[a-d ]{0,40}1?")]},
-    "two filters": {"filters": [Regex("[a-d ]*"), Choice(["abcd abcd", "ab ab ab"])]},
-    "stops": {"stop": ["bcd", "dd"], "stop_tokens": [[97, 98]]},
-    "bans": {"banned": ["cd", re.compile("b a")]},
-    "bans and stops": {"banned": ["abd", re.compile(r"c\b")], "stop": "da"},
-    "held": {"hold_tokens": 3, "banned": ["ca"]},
-    "retracting": {"banned": ["bb", "ab c"], "allow_retract": True, "stop": "d1"},
-    "penalties": {"repetition_penalty": 1.3, "frequency_penalty": 0.5},
-    "repetitions": {"dry_multiplier": 1.0, "dry_allowed_length": 1, "banned": ["dab"]},
-    "healing": {"heal": True},
-    "healing into filters": {"heal": True, "filters": [Regex("[a-d ]*")]},
-    "closing": {"filters": [Regex("(ab|cd){3,9}1")], "close_json": True},
-    "thinking and stops": {"stop": ["ab", "b1"]},
-    "no thinking": {"thinking_budget": 0, "stop": "da"},
-    "thinking a little": {"thinking_budget": 2, "banned": ["as", re.compile("a d")]},
-    "thinking into filters": {
-        "thinking_budget": 1,
-        "filters": [After("bc", Regex("[a-d ]{0,9}"))],
-    },
-}
+KINDS = options_for("request")
 MARKS = ThinkingMarks("opening", "a", {"reasoning": {"bc": "content"}})
 kinds = st.sampled_from(sorted(KINDS))
 scripts = st.lists(st.sampled_from([*LETTERS, END]), min_size=1, max_size=30)

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from mlx_lm.models.cache import ArraysCache
 
 import mlxgen
 from mlxgen import (
@@ -15,7 +14,6 @@ from mlxgen import (
     DeadEndError,
     GrammarError,
     HookError,
-    JsonSchema,
     ModelError,
     OptionError,
     PostSamplingResult,
@@ -24,6 +22,7 @@ from mlxgen import (
 )
 from mlxgen.engine.batch import Batch
 from mlxgen.engine.limits import Limits
+from tests.engine.kit import options_for
 from tests.fakes.speaking import PROMPT, Hall, Speaker, endless, letters, reciter
 
 SUMS = ["1 + 1 =", "The color of the sky", "def add(a, b):", "Hello", "x"]
@@ -50,22 +49,14 @@ def texts(batch: Batch) -> list[str | None]:
 # ---- many prompts
 
 
-OWN: list[dict[str, Any]] = [
-    {"temperature": 0.0},
-    {"filters": [JsonSchema({"type": "object", "properties": {"a": {"type": "integer"}}})]},
-    {"stop": " ", "temperature": 0.0},
-    {"draft": "ngram", "temperature": 0.0},
-    {"max_tokens": 1, "top_logprobs": 2},
-    {"filters": [Regex("[a-c]{4}")], "close_json": True},
-    {"temperature": 0.9, "top_p": 0.95},
-]
-
-
 @pytest.mark.parametrize("max_batch", [1, 2, 32])
 def test_every_prompt_gives_what_it_gives_alone_with_its_options(max_batch: int) -> None:
     lm = mlxgen.load()
     common: Any = {"max_tokens": 16, "seed": 3}
-    each: Any = [*OWN, {"filters": [Regex("ab[a-c]*")], "prefix": lm.vocabulary.encode("ab")}]
+    each: Any = [
+        *options_for("batch").values(),
+        {"filters": [Regex("ab[a-c]*")], "prefix": lm.vocabulary.encode("ab")},
+    ]
     prompts = [*SUMS, "y", "z", "z"]
     seen: dict[int, list[mlxgen.Chunk]] = {}
     with lm.batch(prompts, each=each, limits=Limits(max_batch=max_batch), **common) as batch:
@@ -204,8 +195,7 @@ TROUBLES: list[tuple[Callable[[], dict[str, Any]], type[Exception], int]] = [
 
 @pytest.mark.parametrize("recurrent", [False, True])
 def test_what_goes_wrong_in_one_row_leaves_the_others_alone(recurrent: bool) -> None:
-    caches = {"make_cache": lambda: [ArraysCache(1)]} if recurrent else {}
-    lm = endless(**caches).lm
+    lm = endless(recurrent=recurrent).lm
     for number, (options, kind, said) in enumerate(TROUBLES):
         for rows in (1, 4):
             place = number % rows
@@ -240,49 +230,6 @@ def test_logits_that_are_no_numbers_are_an_error_of_their_row() -> None:
     hall.submit(max_tokens=9)
     assert hall.finish() == [letters(9), "xx", letters(9)]
     assert isinstance(hall.errors[ill], ModelError)
-
-
-def interrupting(position: int) -> Callable[[PostSamplingResult], None]:
-    """A hook that is interrupted once."""
-    calls: list[int] = []
-
-    def hook(result: PostSamplingResult) -> None:
-        if result.position == position and not calls:
-            calls.append(1)
-            raise KeyboardInterrupt
-
-    return hook
-
-
-def test_after_an_interrupt_all_rows_go_on_and_none_has_lost_a_chunk() -> None:
-    for place in (0, 2, 3):
-        hall = Hall(endless())
-        for index in range(4):
-            options: dict[str, Any] = {"hooks": interrupting(2)} if index == place else {}
-            hall.submit(max_tokens=3 if index == 1 else 6, **options)
-        with pytest.raises(KeyboardInterrupt):
-            hall.finish()
-        assert hall.finish() == [letters(6), letters(3), letters(6), letters(6)]
-
-
-def test_an_interrupt_loses_nothing_of_rows_that_begin_or_end_in_the_same_step() -> None:
-    hall = Hall(endless())
-    other = hall.submit(max_tokens=6, hooks=interrupting(2))
-    hall.steps(3)
-    hall.submit(filters=Choice(["xyz"]))
-    hall.submit(filters=Regex("xyz[a-z]{3}"), hooks=interrupting(1))
-    for _ in range(2):
-        with pytest.raises(KeyboardInterrupt):
-            hall.finish()
-    assert hall.finish() == [letters(6), "xyz", "xyz" + letters(3, 3)]
-    hall = Hall(endless())
-    hall.submit(max_tokens=3)
-    other = hall.submit(max_tokens=6, hooks=interrupting(2))
-    with pytest.raises(KeyboardInterrupt):
-        hall.finish()
-    hall.scheduler.cancel(other)
-    assert hall.scheduler.busy  # the end of the first is still to be told
-    assert hall.finish()[0] == letters(3) and not hall.scheduler.busy
 
 
 def test_a_batch_with_few_bytes_leaves_the_limit_of_the_models_prefix_cache_as_it_is() -> None:

@@ -1,69 +1,24 @@
-"""What stays from one request to the next: prefixes that help, and nothing else."""
+"""What stays from one request to the next besides prefixes: nothing."""
 
 from __future__ import annotations
 
 import gc
 import random
 import time
-from typing import Any
 
 import mlx.core as mx
 import pytest
 
-from mlxgen import Choice, LanguageModel, PostSamplingResult, Regex
 from mlxgen.engine.limits import Limits
 from mlxgen.engine.options import Options
 from mlxgen.engine.scheduling.scheduler import Scheduler
 from mlxgen.engine.step.handle import Handle
 from mlxgen.sampling.sampler import KEPT
-from tests.fakes import alphabet_tokenizer
-from tests.fakes.architectures import cache_kinds
+from tests.engine.kit import options_for
+from tests.fakes.architectures import of_kind
 from tests.fakes.speaking import Hall, endless
 
-
-def small(kind: str) -> LanguageModel:
-    model, make = cache_kinds()[kind]()
-    lm = LanguageModel(model, alphabet_tokenizer())
-    lm.runtime.make_cache = make  # type: ignore[method-assign]
-    return lm
-
-
-# ---- prefixes
-
-
-def test_what_was_taken_back_is_not_kept_as_a_prefix() -> None:
-    hall = Hall(endless())
-    handle = hall.submit([65] * 40, max_tokens=30)
-    hall.steps(25)
-    hall.rewind(handle, 5)
-    hall.scheduler.cancel(handle)
-    hall.finish()
-    again = hall.submit([*handle.request.history, *range(97, 110)], max_tokens=2)
-    hall.finish()
-    assert again.usage.cached_tokens <= 45
-
-
-# ---- nothing else
-
-
-def stubborn(result: PostSamplingResult) -> None:
-    result.resample = result.attempt == 0 and result.position == 1
-
-
-KINDS_OF_REQUEST: list[dict[str, Any]] = [
-    {},
-    {"temperature": 0.8, "top_p": 0.9},
-    {"temperature": 1.0, "seed": 3, "repetition_penalty": 1.1},
-    {"filters": Choice(["yes", "no", "maybe"])},
-    {"filters": Regex("[a-f]{2,4}")},
-    {"stop": "c"},
-    {"banned": "b"},
-    {"hooks": stubborn},
-    {"top_logprobs": 2},
-    {"logit_bias": {120: 5.0}},
-    {"draft": "ngram", "temperature": 0.5},
-    {"heal": True},
-]
+KINDS_OF_REQUEST = list(options_for("soak").values())
 
 
 class Held:
@@ -117,7 +72,7 @@ def wave(hall: Hall, dice: random.Random, count: int) -> None:
     "kind", ["hybrid", *[pytest.param(k, marks=pytest.mark.slow) for k in ("plain", "recurrent")]]
 )
 def test_rows_hold_no_more_memory_than_their_kv_and_a_few_copies_of_states(kind: str) -> None:
-    lm = small(kind)
+    lm = of_kind(kind)
     assert lm.runtime.batches
     scheduler = Scheduler(lm.runtime, Limits(keep_prefixes=False))
     gc.collect()

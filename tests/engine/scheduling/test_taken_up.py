@@ -6,11 +6,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import mlx.core as mx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mlx_lm.models.cache import ArraysCache
 
 from mlxgen import LanguageModel, Limits
 from mlxgen.chat import Chat
@@ -23,7 +21,7 @@ from tests.fakes import alphabet_tokenizer
 from tests.fakes.architectures import SIDE_BY_SIDE, cache_kinds
 from tests.fakes.paces import Still
 from tests.fakes.prefix_integrity import check_integrity
-from tests.fakes.speaking import Hall, Speaker, endless, letters
+from tests.fakes.speaking import Hall, endless, letters
 
 from ...effort import tries
 
@@ -89,24 +87,42 @@ class Office:
         (said,) = self.finish(handle)
         return handle.usage.cached_tokens, said
 
-    def before(self, *messages: str) -> int:
-        """Where the last of these messages begins; a user says it."""
-        ends = [self.tokens(*messages[:-1], text) for text in ("a", "b")]
-        return in_common(*ends) - len("<USER>\n")
+    def beginning_of(self, number: int, messages: Sequence[str]) -> int:
+        """Where one of these messages begins in their prompt."""
+        return len(self.tokens(*messages[:number])) - len("<ASSISTANT>\n")
 
 
 def alone(kind: str, prompt: Sequence[int], count: int = 4) -> list[int]:
     return Office(kind, keep_prefixes=False).ask(prompt, count)[1]
 
 
+TALKS: list[list[tuple[tuple[str, ...], int]]] = [
+    [((SYSTEM, "Why blue?"), 0), ((SYSTEM, "And who sent it?"), 1)],
+    [  # the first answer is as if it were reasoning, which is left out later
+        ((SYSTEM, LONG), 0),
+        ((SYSTEM, LONG, "It is blue.", "Why is it?"), 2),
+        ((SYSTEM, LONG, "It is blue.", "Then the other."), 3),
+    ],
+    [((SYSTEM, LONG), 0), ((SYSTEM, LONG), 2)],
+]
+"""What is said, and how many messages of it the prefix cache has."""
+
+
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_new_chat_with_the_same_system_prompt_starts_from_its_end(kind: str) -> None:
+def test_a_chat_goes_on_from_the_last_place_that_others_share(kind: str) -> None:
+    for talk in TALKS:
+        office = Office(kind, prefill_chunk=100)
+        for messages, known in talk:
+            cached, _ = office.ask(office.tokens(*messages), 40)
+            assert cached == (office.beginning_of(known, messages) if known else 0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_third_prompt_that_parts_in_the_same_place_starts_there(kind: str) -> None:
     office = Office(kind, prefill_chunk=100)
-    first, second = office.tokens(SYSTEM, "Why blue?"), office.tokens(SYSTEM, "And who sent it?")
-    assert office.ask(first)[0] == 0
-    cached, said = office.ask(second)
-    assert cached == office.before(SYSTEM, "?")
-    assert said == alone(kind, second)
+    prompts = [office.tokens(SYSTEM, LONG * 3 + end) for end in ("Blue?", "Red, then?", "Or?")]
+    cached = [office.ask(prompt)[0] for prompt in prompts]
+    assert cached == [0, office.beginning_of(1, [SYSTEM]), in_common(*prompts[:2])]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -115,7 +131,7 @@ def test_chats_that_come_together_run_their_system_prompt_once(kind: str) -> Non
     prompts = [office.tokens(SYSTEM, text) for text in ("Why blue?", "And who sent it?", "Red?")]
     handles = [office.submit(prompt) for prompt in prompts]
     said = office.finish(*handles)
-    end = office.before(SYSTEM, "?")
+    end = office.beginning_of(1, [SYSTEM])
     assert sorted(handle.usage.cached_tokens for handle in handles) == [0, end, end]
     assert said == [alone(kind, prompt) for prompt in prompts]
 
@@ -132,36 +148,10 @@ def test_the_next_turn_starts_from_the_end_of_the_answer(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_where_reasoning_is_left_out_later_a_turn_starts_from_the_last_message(kind: str) -> None:
-    office = Office(kind, prefill_chunk=100)
-    first = office.tokens(SYSTEM, LONG)
-    office.ask(first, 40)  # as if it were reasoning
-    second = office.tokens(SYSTEM, LONG, "It is blue.", "Why is it?")
-    cached, said = office.ask(second, 40)
-    assert cached == len(first) - len("<ASSISTANT>\n")
-    undone = office.tokens(SYSTEM, LONG, "It is blue.", "Then the other.")
-    cached, other = office.ask(undone)
-    assert cached == office.before(SYSTEM, LONG, "It is blue.", "?")
-    assert [said, other] == [alone(kind, second, 40), alone(kind, undone)]
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_third_prompt_that_parts_in_the_same_place_starts_there(kind: str) -> None:
-    office = Office(kind, prefill_chunk=100)
-    prompts = [office.tokens(SYSTEM, LONG * 3 + end) for end in ("Blue?", "Red, then?", "Or?")]
-    cached = [office.ask(prompt)[0] for prompt in prompts]
-    assert cached == [0, office.before(SYSTEM, "?"), in_common(*prompts[:2])]
-    assert office.ask(prompts[0])[1] == alone(kind, prompts[0])
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_same_prompt_again_runs_its_last_tokens_only(kind: str) -> None:
-    office = Office(kind)
-    chat, raw = office.tokens(SYSTEM, LONG), list(LONG.upper().encode() * 2)
-    said = [office.ask(prompt)[1] for prompt in (chat, raw)]
-    again = [office.ask(prompt) for prompt in (chat, raw)]
-    assert [cached for cached, _ in again] == [len(chat) - len("<ASSISTANT>\n"), len(raw) - 1]
-    assert said == [answer for _, answer in again] == [alone(kind, p) for p in (chat, raw)]
+def test_the_same_text_again_runs_its_last_token_only(kind: str) -> None:
+    raw = list(LONG.upper().encode() * 2)
+    said, office = alone(kind, raw), Office(kind)
+    assert [office.ask(raw) for _ in range(2)] == [(0, said), (len(raw) - 1, said)]
 
 
 @pytest.mark.parametrize("kind", ["plain", "recurrent"])
@@ -191,7 +181,7 @@ def test_a_long_conversation_leaves_the_end_of_its_system_prompt_to_others(kind:
             assert cached > before  # it goes on from its last turn, and not from the beginning
             before = cached
         cached, _ = office.ask(office.tokens(SYSTEM * 6, "Who are you?"))
-        assert cached == office.before(SYSTEM * 6, "?")
+        assert cached == office.beginning_of(1, [SYSTEM * 6])
     finally:
         cache.max_bytes = most
 
@@ -250,97 +240,21 @@ def test_who_asks_again_goes_on_from_there_whatever_the_caches(kind: str, pieces
     assert office.ask(prompt, 6) == (ran, expected)
 
 
-@pytest.mark.parametrize("recurrent", [False, True])
-def test_nothing_is_run_twice_and_nobody_waits_for_what_is_kept(
-    recurrent: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    caches: dict[str, Any] = {"make_cache": lambda: [ArraysCache(1)]} if recurrent else {}
-    hall = Hall(endless(**caches), prefill_chunk=50)
-    running = hall.submit(max_tokens=60)
-    hall.steps(4)
-    gone = hall.submit([65] * 400, max_tokens=5)
-    hall.steps(4)
-    ran = gone.prefilled
-    assert 0 < ran < 399
-
-    def wait(*arrays: Any) -> None:
-        raise AssertionError("the device was waited for")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(mx, "eval", wait)
-        hall.scheduler.cancel(gone)
-    del hall.texts[gone]
-    hall.speaker.model.forget()
-    again = hall.submit([65] * 400, max_tokens=5)
-    before = len(hall.texts[running])
-    hall.steps(3)
-    assert len(hall.texts[running]) == before + 3
-    assert hall.finish() == [letters(60), letters(5, 399)]
-    assert again.usage.cached_tokens == ran
-    fresh = [row for rows in hall.speaker.model.rows for row in rows if row[0] == 65]
-    assert sum(map(len, fresh)) == 400 - ran
-
-
-@pytest.mark.parametrize("recurrent", [False, True])
-def test_as_much_of_it_is_kept_as_there_are_bytes_for(recurrent: bool) -> None:
-    caches: dict[str, Any] = {"make_cache": lambda: [ArraysCache(1)]} if recurrent else {}
-    size = 4 * 1025 if recurrent else 8 * 1024  # of what is run of it
-    hall = Hall(endless(**caches), prefill_chunk=300, max_bytes=int(1.6 * size))
-    gone = hall.submit([65] * 1000, max_tokens=3)
-    hall.steps(3)
-    assert gone.prefilled == 900
-    hall.scheduler.cancel(gone)
-    hall.scheduler.check_integrity()
-    kept = hall.stats.cache_bytes
-    assert kept == 0 if recurrent else size / 5 < kept < size / 2
-    again = hall.submit([65] * 1000, max_tokens=3)
-    hall.finish()
-    assert hall.texts[again] == letters(3, 999)
-    assert again.usage.cached_tokens == kept // 8
-
-
 # ---- what a model that drafts has run -----------------------------------------------------------
 
 GROWN = 256 * 8  # bytes by which the KV of a model here grows
 ASKED = [63] * 200
 
 
-def tokens_run(speaker: Speaker) -> int:
-    return sum(len(row) for rows in speaker.model.rows for row in rows)
-
-
-@pytest.mark.parametrize("beside_others", [True, False])
-def test_the_draft_of_a_second_turn_runs_what_is_new_only(beside_others: bool) -> None:
+def test_the_draft_of_a_stream_runs_what_is_new_in_its_second_turn_only() -> None:
     speaker, draft = endless(), endless()
-    hall, said = Hall(speaker), letters(24, 199)
-    for prompt, count in ((ASKED, 24), ([*ASKED, *said.encode()], 8)):
+    for prompt, count in ((ASKED, 24), ([*ASKED, *letters(24, 199).encode()], 8)):
         draft.model.forget()
-        if beside_others:
-            handle = hall.submit(prompt, max_tokens=count, draft=draft.lm)
-            hall.finish()
-            text, usage = hall.texts[handle], handle.usage
-        else:
-            with speaker.lm.stream(prompt, max_tokens=count, draft=draft.lm) as stream:
-                text = "".join(chunk.text for chunk in stream)
-                stream.keep()
-                usage = stream.usage
-        assert text == letters(count, len(prompt) - 1) and usage.accepted_draft_tokens
-        assert tokens_run(draft) >= 200 if prompt is ASKED else tokens_run(draft) < 24
-
-
-@pytest.mark.parametrize("is_narrow", [True, False])
-def test_both_models_keep_their_prefixes_within_one_limit(is_narrow: bool) -> None:
-    speaker, draft = endless(), endless()
-    hall = Hall(speaker, max_bytes=(5 if is_narrow else 50) * GROWN)
-    hall.submit(ASKED, max_tokens=24, draft=draft.lm)
-    hall.finish()
-    own, drafted = speaker.lm.prefix_cache, draft.lm.prefix_cache
-    before = drafted.nbytes
-    assert before and hall.stats.cache_bytes == own.nbytes + before
-    for first in range(64, 70):  # without a draft, they take the room of what is kept
-        hall.submit([first] * 300, max_tokens=8)
-    hall.finish()  # the sum is looked at in every step
-    assert own.nbytes and drafted.nbytes < before if is_narrow else drafted.nbytes == before
+        with speaker.lm.stream(prompt, max_tokens=count, draft=draft.lm) as stream:
+            assert "".join(chunk.text for chunk in stream) == letters(count, len(prompt) - 1)
+            stream.keep()
+            assert stream.usage.accepted_draft_tokens
+    assert sum(map(len, draft.model.fed)) < 24
 
 
 def test_a_model_that_drafts_for_itself_counts_its_prefixes_once() -> None:

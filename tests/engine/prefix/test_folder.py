@@ -35,7 +35,6 @@ from tests.fakes.architectures import VOCAB, cache_kinds, random_model
 from tests.fakes.filled_caches import (
     Ids,
     Make,
-    holding,
     mixed_layers,
     plain_layers,
     row,
@@ -135,29 +134,6 @@ def test_random_use_gives_nothing_that_is_wrong(
     assert store.close(20)
 
 
-def test_sequences_share_files_up_to_where_they_part(tmp_path: Path) -> None:
-    store = filled(tmp_path)
-    assert write(store, plain_layers, (*LONG[: BLOCK + 9], 7)) == 1
-    assert write(store, plain_layers, (*LONG, *range(BLOCK))) == 2
-    for count in (10, 50, 90):
-        keep(store, plain_layers, sequence(BLOCK + count))
-        assert store.flush(20)
-        assert len(files_in(tmp_path)) == 5 + 2  # a longer tail takes the place of its beginning
-
-
-def test_a_state_at_the_end_of_a_block_is_a_file_beside_it(tmp_path: Path) -> None:
-    store, other = store_in(tmp_path, mixed_layers), store_in(tmp_path, mixed_layers)
-    write(store, mixed_layers, LONG)
-    assert gives(store, LONG[: 2 * BLOCK]) == 0  # it has no state there
-    assert write(store, mixed_layers, LONG[:BLOCK]) == 1
-    assert write(other, mixed_layers, LONG[: 2 * BLOCK]) == 1  # it sees those of the other first
-    assert len(files_in(tmp_path)) == 5
-    again = store_in(tmp_path, mixed_layers)
-    for count in (BLOCK, 2 * BLOCK, len(LONG)):
-        assert gives(again, (*LONG[:count], 999)) == count
-    assert again.disk.disk_bytes == size_of(tmp_path)
-
-
 def test_a_window_that_is_not_full_is_trimmed_to_where_a_prompt_parts(tmp_path: Path) -> None:
     model, make = cache_kinds()["chunked"]()
     kv, ids = row(make), [i % VOCAB for i in range(12)]
@@ -170,46 +146,12 @@ def test_a_window_that_is_not_full_is_trimmed_to_where_a_prompt_parts(tmp_path: 
     assert again.match([*ids[:7], 90, 91]) == store.match([*ids[:7], 90, 91]) == 7
 
 
-def test_patches_of_images_are_tokens_like_others(tmp_path: Path) -> None:
-    first = -(2**60)
-    ids = (1, *(first - i for i in range(300)), 2)
-    store = store_in(tmp_path)
-    store.keep(ids, holding(plain_layers, tuple(range(302))))
-    assert store.flush(20)
-    again = store_in(tmp_path)
-    again.restore((*ids, 0))
-    assert again.match((*ids, 0)) == 302
-    assert again.match((1, *(first - 1 - i for i in range(300)))) == 1
-
-
-def test_nothing_is_read_for_which_memory_has_no_room(tmp_path: Path) -> None:
-    ids = tuple(range(6 * BLOCK))
-    write(store_in(tmp_path), plain_layers, ids)
-    store = store_in(tmp_path, memory=16 * BLOCK * 3)
-    found = gives(store, ids)
-    assert 0 < found == store.disk.restored_tokens < len(ids)
-
-
 def test_a_block_that_two_threads_have_read_is_held_once(tmp_path: Path) -> None:
     store = filled(tmp_path)
     for _ in range(2):
         assert store.do(Keep(None, LONG[:BLOCK]))
     check_integrity(store)
     assert store.nbytes == 16 * BLOCK
-
-
-def test_what_is_on_disk_does_not_change_what_memory_evicts(tmp_path: Path) -> None:
-    """As the machines that have parts of a model must evict the same."""
-    one, two = (*range(20), 1), (*range(20), 2)
-    write(store_in(tmp_path), plain_layers, two)
-    left = list[list[int]]()
-    for store in (BlockStore(plain_layers, PLENTY), store_in(tmp_path)):
-        for ids in (one, two):
-            keep(store, plain_layers, ids)
-        assert taken(store, (*range(20), 9, 9)) is not None
-        store.shrink(store.nbytes - 1)
-        left.append([store.match((*ids, 0)) for ids in (one, two)])
-    assert left == [[21, 20]] * 2
 
 
 # ---- when it is written ------------------------------------------------------------------------
@@ -272,12 +214,7 @@ def test_another_model_or_format_finds_nothing_but_counts_the_files(
     filled(tmp_path)
     two: Make = lambda: [KVCache(), KVCache()]  # noqa: E731
     packed: Make = lambda: [KVCache(), QuantizedKVCache(32, 8)]  # noqa: E731
-    others: list[tuple[Make, Any]] = [
-        (mixed_layers, None),
-        (packed, None),
-        (two, random_model("llama")),
-    ]
-    for make, other in others:
+    for make, other in ((mixed_layers, None), (packed, None), (two, random_model("llama"))):
         store = store_in(tmp_path, make, model=other)
         store.restore(LONG)
         assert store.match(LONG) == 0 and store.disk.disk_bytes == size_of(tmp_path)
@@ -305,14 +242,6 @@ def test_a_flipped_bit_or_a_missing_end_is_noticed_once_and_the_file_is_removed(
         store.clear()
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
-
-
-def test_a_broken_file_that_is_opened_for_its_tokens_only_is_removed(tmp_path: Path) -> None:
-    filled(tmp_path)
-    last = next(file for file in files_in(tmp_path) if f".{2 * BLOCK}." in file.name)
-    last.write_bytes(last.read_bytes()[:30])
-    assert gives(store_in(tmp_path), LONG[:-5]) == 2 * BLOCK
-    assert not last.exists()
 
 
 @pytest.mark.parametrize("others", [tuple(token + 1 for token in LONG), (*LONG[:-5], *range(5))])
@@ -357,26 +286,6 @@ def test_files_of_others_are_never_touched_or_counted(tmp_path: Path) -> None:
 # ---- the limit ---------------------------------------------------------------------------------
 
 
-def test_the_least_recently_used_goes_first_also_after_a_restart(tmp_path: Path) -> None:
-    files = list[Path]()
-
-    def add(ids: Ids, disk: int = PLENTY) -> None:
-        before = {*files_in(tmp_path)}
-        assert write(store_in(tmp_path, disk=disk), plain_layers, ids) == 1
-        files.extend({*files_in(tmp_path)} - before)
-
-    chains = [tuple(range(i, i + BLOCK)) for i in range(5)]
-    for i, ids in enumerate(chains[:4]):
-        add(ids)
-        os.utime(files[i], (i + 1, i + 1))
-    limit = size_of(tmp_path) * 7 // 8
-    assert gives(store_in(tmp_path), chains[0]) == BLOCK  # used again
-    assert store_in(tmp_path, disk=limit).disk.disk_bytes == size_of(tmp_path) <= limit
-    assert [file.exists() for file in files] == [True, False, True, True]
-    add(chains[4], limit)
-    assert [file.exists() for file in files] == [True, False, False, True, True]
-
-
 def test_what_is_before_others_is_always_as_recent(tmp_path: Path) -> None:
     system, chance = tuple(range(2 * BLOCK)), random.Random(4)
     for _ in range(20):
@@ -389,42 +298,6 @@ def test_what_is_before_others_is_always_as_recent(tmp_path: Path) -> None:
         uses = {file.name.split(".")[0]: file.stat().st_mtime_ns for file in files_in(tmp_path)}
         for file in files_in(tmp_path):
             assert uses.get(file.name.split(".")[1], 1 << 63) >= file.stat().st_mtime_ns
-
-
-def test_a_chain_longer_than_the_limit_keeps_its_beginning(tmp_path: Path) -> None:
-    ids = tuple(range(8 * BLOCK))
-    write(store_in(tmp_path), plain_layers, ids[: 4 * BLOCK])
-    size = size_of(tmp_path)
-    write(store_in(tmp_path, disk=size), plain_layers, ids)
-    for left in (3, 2, 1):
-        store = store_in(tmp_path, disk=size * left // 4 + 2000)
-        assert gives(store, ids) == left * BLOCK and size_of(tmp_path) <= store.disk.disk_limit
-    assert write(store_in(tmp_path / "tiny", disk=100), plain_layers, ids) == 0
-    assert files_in(tmp_path / "tiny") == []
-
-
-def test_a_block_whose_beginning_is_gone_is_not_written(tmp_path: Path) -> None:
-    store = filled(tmp_path)
-    assert gives(store, LONG) == len(LONG)
-    for file in _in_order(tmp_path)[:2]:
-        file.unlink()
-    keep(store, plain_layers, (*LONG, *range(BLOCK)))
-    other = store_in(tmp_path)
-    assert gives(other, LONG) == 0
-
-
-def test_files_from_the_future_do_not_stop_the_folder(tmp_path: Path) -> None:
-    """As after a clock was set back: they are as old as the listing."""
-    for number in range(4):
-        write(store_in(tmp_path), plain_layers, (90 + number, *LONG))
-    later = time.time() + 86_400
-    for file in files_in(tmp_path):
-        os.utime(file, (later, later))
-    store = store_in(tmp_path, disk=size_of(tmp_path) // 2)
-    for number in range(3):
-        ids = (number, *LONG)
-        assert write(store, plain_layers, ids) == 3
-        assert gives(store, ids) == len(ids)
 
 
 # ---- others on the same folder -----------------------------------------------------------------
@@ -442,14 +315,6 @@ def test_what_another_server_writes_is_found_after_a_while(
     assert gives(soon, LONG) == 0, "a listing was just made"
     monkeypatch.setattr(os, "scandir", None)
     assert gives(later, LONG[9:]) == 0, "it is not listed while nothing changes"
-
-
-def test_a_block_that_another_server_evicted_is_a_miss(tmp_path: Path) -> None:
-    store = filled(tmp_path)
-    _in_order(tmp_path)[1].unlink()
-    assert gives(store, LONG) == BLOCK
-    assert write(store, plain_layers, LONG) == 1
-    assert gives(store, LONG) == len(LONG)
 
 
 def test_several_servers_hold_to_the_limit_at_every_moment(tmp_path: Path) -> None:

@@ -7,71 +7,38 @@ import multiprocessing
 import random
 import resource
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-import mlx.core as mx
-import numpy as np
 import pytest
-from mlx_lm.models.cache import KVCache
 
 from mlxgen.engine.prefix import disk as disk_file
 from mlxgen.engine.prefix.block import BLOCK
-from mlxgen.engine.prefix.store import BlockStore
 from tests.effort import tries
-from tests.fakes.filled_caches import filled, taken
+from tests.fakes.filled_caches import plain_layers
 
-from .kit import PLENTY, files_in, size_of, store_in
+from .kit import PLENTY, files_in, gives, size_of, store_in, write
 
-_WIDTH = 512  # so that writing a piece takes some milliseconds
 _HERE = multiprocessing.get_context("forkserver")  # so each child starts with all modules
 _HERE.set_forkserver_preload([__name__])
 
 
-def layers() -> list[KVCache]:
-    return [KVCache()]
-
-
-def numbers_of(ids: Sequence[int]) -> mx.array:
-    """Keys that nobody would take for those of other tokens."""
-    tokens = np.array(ids, np.float32)[None, None, :, None]
-    return mx.array(tokens * 1000 + np.arange(_WIDTH, dtype=np.float32))
-
-
-def sequence(chance: random.Random) -> range:
+def some(chance: random.Random) -> range:
     """One of a few sequences, so that most of what is written is there already."""
     first = chance.randrange(6)
     return range(first, first + chance.choice([9, BLOCK, 3 * BLOCK + 5]))
 
 
-def give(store: BlockStore, ids: Sequence[int]) -> int:
-    """How many of the tokens a store has that holds nothing in memory, and that they are right."""
-    store.clear()
-    store.restore([*ids, 0])
-    kv = taken(store, [*ids, 0])
-    if kv is None:
-        return 0
-    for held in kv.parts([0, kv.length])[0][0]:
-        assert mx.array_equal(held, numbers_of(ids[: kv.length]))
-    return kv.length
-
-
-def write(store: BlockStore, ids: Sequence[int]) -> None:
-    caches = layers()
-    caches[0].update_and_fetch(numbers_of(ids), numbers_of(ids))
-    store.keep(ids, filled(layers, caches, len(ids)))
-    assert store.flush(20)
-
-
 def write_on(path: Path, max_bytes: int, seed: int, pipe: Connection) -> None:
     """Write until somebody ends this process, and sometimes remove all to write it again."""
-    chance, store = random.Random(seed), store_in(path, layers, disk=max_bytes)
+    chance, store = random.Random(seed), store_in(path, disk=max_bytes)
     pipe.send(True)
     while True:
-        write(store, sequence(chance))
-        give(store, sequence(chance))
+        write(store, plain_layers, tuple(some(chance)))
+        store.clear()
+        gives(store, some(chance))
         if chance.random() < 0.1:
             for file in files_in(path):
                 file.unlink(missing_ok=True)
@@ -94,16 +61,17 @@ def _dies_and_nothing_is_wrong(path: Path, seed: int, monkeypatch: pytest.Monkey
     chance = random.Random(seed)
     with writing(path, PLENTY, seed):
         time.sleep(chance.random() * 0.03)
-    store = store_in(path, layers)
+    store = store_in(path)
     assert store.disk.disk_bytes == size_of(path)
     for first in range(6):
-        give(store, range(first, first + 3 * BLOCK + 5))
+        gives(store, range(first, first + 3 * BLOCK + 5))
+        store.clear()
     assert store.disk.disk_bytes == size_of(path)  # none was broken
-    ids = sequence(chance)
-    write(store, ids)
-    assert give(store, ids) == len(ids)
+    ids = tuple(some(chance))
+    write(store, plain_layers, ids)
+    assert gives(store, ids) == len(ids)
     monkeypatch.setattr(disk_file, "_ABANDONED", 0.0)
-    store_in(path, layers)
+    store_in(path)
     assert sorted(path.iterdir()) == files_in(path)
 
 
@@ -121,25 +89,25 @@ def test_processes_that_write_and_evict_at_once_never_give_anything_wrong(
 ) -> None:
     monkeypatch.setattr(disk_file, "_RESCAN", 0.0)
     monkeypatch.setattr(disk_file, "_SHARE", 0)
-    size = 8 * BLOCK * _WIDTH * 8
-    mine = store_in(tmp_path, layers, disk=size)
+    size = 60_000
+    mine = store_in(tmp_path, disk=size)
     chance, found = random.Random(1), list[int]()
     with writing(tmp_path, size, 1), writing(tmp_path, size, 2):
         for _ in range(tries(200)):
-            ids = sequence(chance)
-            write(mine, ids)
-            found.append(give(mine, ids))
+            ids = tuple(some(chance))
+            write(mine, plain_layers, ids)
+            found.append(gives(mine, ids))
     assert any(found)
-    assert store_in(tmp_path, layers, disk=size).disk.disk_bytes <= size
+    assert store_in(tmp_path, disk=size).disk.disk_bytes <= size
 
 
 def write_little(path: Path, pipe: Connection) -> None:
     """Write with a system that stops in the middle of a file."""
-    store, ids = store_in(path, layers), range(2 * BLOCK)
-    write(store, ids[:5])
-    resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))
-    write(store, [7, *ids])
-    pipe.send((give(store, ids), [file.name for file in path.iterdir()]))
+    store, ids = store_in(path), tuple(range(2 * BLOCK))
+    write(store, plain_layers, ids[:5])
+    resource.setrlimit(resource.RLIMIT_FSIZE, (5000, 5000))
+    write(store, plain_layers, (7, *ids))
+    pipe.send((gives(store, ids), [file.name for file in path.iterdir()]))
 
 
 def test_a_disk_that_is_full_in_the_middle_of_a_file_leaves_no_part_of_it(tmp_path: Path) -> None:

@@ -3,20 +3,46 @@ is there."""
 
 from __future__ import annotations
 
+import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
+from hypothesis import strategies as st
 
 from mlxgen.sampling import CANDIDATES, Change, Draw, DrawRow, Lookback, SamplingSettings, Want
 from mlxgen.sampling.race import chance
 
+TABLE = Path(__file__).parents[1] / "data" / "sampling.jsonl"
 Floats = npt.NDArray[np.float64]
+SETTINGS = st.builds(
+    SamplingSettings,
+    temperature=st.sampled_from([0.0, 0.2, 1.0, 1.9]),
+    top_p=st.sampled_from([1.0, 1.0, 0.999]) | st.floats(0.01, 1),
+    top_k=st.sampled_from([0, 0, 127, 128, 129, 400]) | st.integers(0, 200),
+    min_p=st.just(0.0) | st.floats(0, 1),
+    top_n_sigma=st.sampled_from([-1.0, -1.0, 0.5, 2.0]),
+    min_k=st.sampled_from([-1.0, -1.0, 0.0, 45.0, 1e6]),
+    xtc_probability=st.sampled_from([0.0, 0.5, 1.0]),
+    xtc_threshold=st.sampled_from([0.0, 0.001, 0.004, 0.008]) | st.floats(0, 0.5),
+    repetition_penalty=st.sampled_from([1.0, 0.8, 1.2]),
+    presence_penalty=st.sampled_from([0.0, 0.5]),
+    frequency_penalty=st.sampled_from([0.0, -0.3]),
+    logit_bias=st.dictionaries(st.integers(0, 119), st.floats(-5, 5), max_size=4),
+)
+UNCHANGED: dict[str, Any] = {
+    "repetition_penalty": 1.0,
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+    "logit_bias": {},
+}
+"""With these, logits are drawn from as they are."""
 
 
 def softmax(logits: Floats) -> Floats:
@@ -192,26 +218,18 @@ def is_likely(observed: npt.NDArray[np.int64], expected: Floats) -> bool:
 EVERYTHING = Want(prob=True, candidates=CANDIDATES, logprob=True, top=5)
 SPECIAL = [2, 9]
 
-MIXED: list[dict[str, Any]] = [
-    {},
-    {"temperature": 1.0},
-    {"temperature": 0.7, "top_n_sigma": 1.0},
-    {"temperature": 0.8, "top_k": 20},
-    {"temperature": 0.8, "min_p": 0.1},
-    {"temperature": 0.9, "top_p": 0.7, "min_k": 30.0},
-    {"temperature": 1.2, "top_p": 0.9, "top_k": 5, "min_p": 0.01},
-    {"temperature": 1.0, "min_p": 0.01, "xtc_probability": 0.5, "xtc_threshold": 0.05},
-    {"temperature": 1.0, "xtc_probability": 1.0},
-    {"temperature": 1.0, "xtc_probability": 1.0, "xtc_threshold": 0.001, "top_k": 9},
-    {"temperature": 1.0, "top_k": 300},
-    {"logit_bias": {5: 30.0}},
-    {"temperature": 1.0, "logit_bias": {5: -3.0, 6: 3.0}},
-    {"temperature": 0.9, "repetition_penalty": 1.3, "top_p": 0.8},
-    {"presence_penalty": 1.5},
-    {"temperature": 1.0, "top_k": 1},
-    {"temperature": 1.0, "adaptive_target": 0.2},
-    {"temperature": 0.8, "top_k": 9, "adaptive_target": 0.3},
-]
+
+def options_for(law: str) -> list[dict[str, Any]]:
+    """The settings with which something is tried."""
+    lines = map(json.loads, TABLE.read_text(encoding="utf-8").splitlines())
+    found = [line["options"] for line in lines if line["law"] == law]
+    for each in found:
+        if "logit_bias" in each:
+            each["logit_bias"] = {int(id): bias for id, bias in each["logit_bias"].items()}
+    return found
+
+
+MIXED = options_for("batches")
 
 
 def mixed_rows(vocab: int, seed: int = 0) -> list[DrawRow]:

@@ -16,22 +16,18 @@ from mlx_lm.sample_utils import make_logits_processors
 from mlxgen.sampling import DrawRow, Sampler, SamplingSettings
 
 from ..effort import tries
-from .reference import changes_of, excludes, reference_and_whether_sure, spread, words_of
+from .reference import (
+    SETTINGS,
+    UNCHANGED,
+    changes_of,
+    excludes,
+    options_for,
+    reference_and_whether_sure,
+    spread,
+    words_of,
+)
 
 VOCAB = 500
-
-OPTIONS: list[dict[str, Any]] = [
-    {"temperature": 0.3},
-    {"top_p": 0.8},
-    {"top_p": 0.05},
-    {"min_p": 0.1},
-    {"min_p": 1.0},
-    {"top_k": 1},
-    {"top_k": 40, "temperature": 1.7},
-    {"xtc_probability": 1.0, "xtc_threshold": 0.05},
-    {"top_p": 0.9, "xtc_probability": 1.0, "xtc_threshold": 0.1, "top_k": 4},
-    {"min_p": 0.02, "xtc_probability": 1.0, "xtc_threshold": 0.02, "temperature": 1.4},
-]
 
 
 def row_of(options: dict[str, Any], **draw: Any) -> DrawRow:
@@ -57,30 +53,13 @@ def by_mlx_lm(logits: mx.array, options: dict[str, Any], special: list[int]) -> 
 @pytest.mark.parametrize("special", [[], [3, 44, 499]])
 def test_mlx_lm_leaves_the_same_tokens(special: list[int]) -> None:
     logits = mx.array(np.stack([spread(VOCAB, seed) for seed in range(12)]))
-    for options in OPTIONS:
+    for options in options_for("truncation"):
         expected = by_mlx_lm(logits, options, special)
         expected = mx.softmax(expected / options.get("temperature", 1), axis=-1)
         sampler = Sampler(VOCAB, xtc_special=special)
         probs = sampler.distribution(logits, [row_of(options)] * 12)
         assert mx.array_equal(probs > 1e-30, expected > 1e-30), options
         assert mx.allclose(probs, expected, rtol=1e-4, atol=1e-7), options
-
-
-SETTINGS = st.builds(
-    SamplingSettings,
-    temperature=st.sampled_from([0.0, 0.2, 1.0, 1.9]),
-    top_p=st.one_of(st.just(1.0), st.floats(0.01, 1)),
-    top_k=st.one_of(st.just(0), st.integers(0, 200)),
-    min_p=st.one_of(st.just(0.0), st.floats(0, 1)),
-    top_n_sigma=st.sampled_from([-1.0, -1.0, 0.5, 2.0]),
-    min_k=st.sampled_from([-1.0, -1.0, 0.0, 45.0, 1e6]),
-    xtc_probability=st.sampled_from([0.0, 0.5, 1.0]),
-    xtc_threshold=st.floats(0, 0.5),
-    repetition_penalty=st.sampled_from([1.0, 0.8, 1.2]),
-    presence_penalty=st.sampled_from([0.0, 0.5]),
-    frequency_penalty=st.sampled_from([0.0, -0.3]),
-    logit_bias=st.dictionaries(st.integers(0, 119), st.floats(-5, 5), max_size=4),
-)
 
 
 @given(
@@ -107,8 +86,7 @@ def test_it_is_the_distribution_that_numpy_gives(
     rng = np.random.default_rng(seed)
     logits = spread(vocab, seed, scale=scale)
     if levels:  # among equal logits; those that a penalty makes equal may differ by rounding
-        plain: dict[str, Any] = {"repetition_penalty": 1.0, "presence_penalty": 0.0}
-        options = replace(options, **plain, frequency_penalty=0.0, logit_bias={})
+        options = replace(options, **UNCHANGED)
         logits = (np.round(logits * levels) / levels).astype(np.float32)
     logits[rng.integers(0, vocab, 6)] = -np.inf
     prompt, generated = rng.integers(0, vocab, (2, 15)).tolist()
@@ -140,26 +118,10 @@ def test_it_is_the_distribution_that_numpy_gives(
     assert np.allclose(probs, expected, rtol=1e-3, atol=1e-7)
 
 
-def test_the_nucleus_ends_with_the_token_that_reaches_its_mass() -> None:
-    odds = mx.array([[0.125, 0.5, 0.25, 0.0625, 0.0625]])
-    for top_p, kept in ((0.4999, {1}), (0.5001, {1, 2}), (0.7499, {1, 2}), (0.7501, {0, 1, 2})):
-        (found,) = Sampler(5).distribution(mx.log(odds), [row_of({"top_p": top_p})])
-        assert set(np.flatnonzero(np.array(found)).tolist()) == kept
-
-
-PENALTIES: list[dict[str, Any]] = [
-    {"repetition_penalty": 0.7},
-    {"repetition_penalty": 1.4, "repetition_context_size": 1},
-    {"repetition_penalty": 1.4, "repetition_context_size": 4},
-    {"presence_penalty": 0.8, "frequency_penalty": -0.6},
-    {"logit_bias": {3: 2.5, 90: -7.0, 0: 0.1}, "repetition_penalty": 1.2, "presence_penalty": 0.4},
-]
-
-
 def test_biases_and_penalties_are_those_of_mlx_lm() -> None:
     """All of mlx-lm's penalties count the same tokens, so here all are generated."""
     logits, tokens = mx.array(spread(100, 1))[None], [5, 7, 7, 7, 50, 9, 5]
-    for options in PENALTIES:
+    for options in options_for("penalties"):
         changes = changes_of(SamplingSettings(**options), [], tokens)
         sizes = {f"{name}_context_size": 10**6 for name in ("repetition", "presence", "frequency")}
         expected = mx.array(logits)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,7 @@ from mlxgen import Branch, OptionError, Splice, Wait
 from mlxgen.engine.branches import Decision, decide, name_of
 from mlxgen.filters import tokens_of, words_of
 
+TABLE = Path(__file__).parents[1] / "data" / "branches.jsonl"
 SIZE = 50
 GOOD = Branch(sample_mask=[1])
 
@@ -82,49 +85,27 @@ def test_what_follows_from_a_sampled_token_is_its_run_and_the_first_splice_that_
         assert decision.steering is not None and decision.steering.expects_run == bool(tokens)
 
 
-NO_MASKS: list[Any] = [[], set(), np.zeros(SIZE, bool), np.zeros(2, np.int32), range(0)]
-WRONG_MASKS: list[Any] = ["ab", b"ab", 5, [SIZE], [-1], [True], [1.5]]
-WRONG_MASKS += [np.zeros(SIZE + 1, bool), np.zeros(3, np.int32), np.zeros(2, np.int64)]
-WRONG_TOKENS: list[Any] = [-1, SIZE, True, "a", 1.5]
-REFUSED: dict[str, list[Any]] = {
-    "": [[1, 2]],
-    ".sample_mask": [Branch(sample_mask=mask) for mask in (*NO_MASKS, *WRONG_MASKS)],
-    ".ff_tokens": [
-        *(Branch(ff_tokens=runs) for runs in ([], [[1], [2]], [1, 2], "ab", 3, None)),  # type: ignore[arg-type]
-        *(Branch(sample_mask=[1], ff_tokens=[[1, 2], run]) for run in ([1, 3], [])),
-    ],
-    ".ff_tokens[0]": [Branch(ff_tokens=[[SIZE]])],
-    ".ff_tokens[1]": [Branch(sample_mask=[1], ff_tokens=[[1], [2, t]]) for t in WRONG_TOKENS],
-    ".splices": [Branch(ff_tokens=[[1]], splices=[Splice()])],
-    ".splices[0]": [sampled([1])],
-    ".splices[0].when_sampled": [sampled(Splice([token])) for token in WRONG_TOKENS],
-    ".splices[0].ff_tokens": [sampled(Splice(ff_tokens=[token])) for token in WRONG_TOKENS],
-    ".splices[0].backtrack": [
-        sampled(Splice([1], 12, [5])),
-        sampled(Splice([1], 11)),
-        sampled(Splice([1], 9, [5]), 3),
-        sampled(Splice([1], -1, [5])),
-    ],
-    ".backtrack": [
-        *(Branch(11, [1]), Branch(10, [1]), Branch(10, None, [[]])),
-        *(Branch(back, [1]) for back in (-1, True, 1.5, "1")),  # type: ignore[arg-type]
-    ],
-    ".temperature": [
-        Branch(ff_tokens=[[1]], temperature=0.5),
-        *(
-            Branch(sample_mask=[1], temperature=value)  # type: ignore[arg-type]
-            for value in (-1, 101, float("nan"), "1", True, [1])
-        ),
-    ],
-}
+REFUSED = [json.loads(line) for line in TABLE.read_text(encoding="utf-8").splitlines()]
+"""What a branch has, and the field that is wrong with it."""
+MASKS = [np.zeros(SIZE, bool), np.zeros(2, np.int32), np.zeros(SIZE + 1, bool)]
+MASKS += [np.zeros(3, np.int32), np.zeros(2, np.int64)]
+
+
+def made(given: dict[str, Any]) -> Branch:
+    if "splices" in given:
+        splices = given.pop("splices")
+        given["splices"] = [Splice(**one) if isinstance(one, dict) else one for one in splices]
+    return Branch(**given)
 
 
 def test_what_cannot_be_carried_out_is_refused_by_the_name_of_its_place() -> None:
-    for field, wrongs in REFUSED.items():
-        for wrong in wrongs:
-            with pytest.raises(OptionError) as caught:
-                read(GOOD, wrong)
-            assert caught.value.field == f"branches[1]{field}"
+    wrongs: list[tuple[str, Any]] = [(each["field"], made(each["branch"])) for each in REFUSED]
+    wrongs += [(".sample_mask", Branch(sample_mask=mask)) for mask in MASKS]
+    wrongs += [("", [1, 2]), (".temperature", Branch(sample_mask=[1], temperature=float("nan")))]
+    for field, wrong in wrongs:
+        with pytest.raises(OptionError) as caught:
+            read(GOOD, wrong)
+        assert caught.value.field == f"branches[1]{field}"
 
 
 def test_branches_are_named_by_the_forks_that_lead_to_them() -> None:

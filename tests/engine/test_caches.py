@@ -58,6 +58,8 @@ def test_what_goes_on_from_a_kept_answer_runs_the_rest_only(lm: LanguageModel) -
 
 def test_a_prompt_can_be_gone_on_from_where_it_was_kept(lm: LanguageModel) -> None:
     expected = fresh(lm, LONG)
+    others = [[*LONG[:place], 90, 91] for place in (20, 31, len(LONG) - 1)]
+    said = [fresh(lm, other) for other in others]
     lm.prefix_cache.clear()
     with lm.stream(LONG, ignore_eos=True) as stream:
         for place in (0, -1, 20, 20, 5, 31, len(LONG) - 1, len(LONG), 1000):
@@ -67,16 +69,10 @@ def test_a_prompt_can_be_gone_on_from_where_it_was_kept(lm: LanguageModel) -> No
         assert tokens(stream, 11) == expected
         assert stream.usage.cached_tokens == 0
         stream.keep()
-    for place in (20, 31, len(LONG) - 1):
-        other = [*LONG[:place], 90, 91]
+    for other, answer in zip(others, said, strict=True):
         with lm.stream(other, ignore_eos=True) as stream:
-            assert stream.usage.cached_tokens == place
-            assert tokens(stream) == fresh(lm, other)
-        with lm.stream(LONG, ignore_eos=True) as stream:  # put back what fresh has cleared
-            for again in (20, 31, len(LONG) - 1):
-                stream.keep(again)
-            tokens(stream)
-            stream.keep()
+            assert stream.usage.cached_tokens == len(other) - 2
+            assert tokens(stream) == answer
 
 
 def test_two_schedulers_share_what_is_kept_of_one_model(lm: LanguageModel) -> None:

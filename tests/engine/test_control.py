@@ -14,18 +14,17 @@ import mlxgen
 from mlxgen import (
     Branch,
     Chunk,
-    Control,
     DeadEndError,
     FilterError,
     LanguageModel,
     Limits,
     OptionError,
     QueueFullError,
-    Splice,
     StateError,
     Wait,
 )
 from mlxgen.tokens import Token
+from tests.engine.kit import options_for
 from tests.fakes.architectures import of_kind
 from tests.fakes.controllers import Call, Recited, Told, alphabet, anything, check_integrity, finish
 from tests.fakes.speaking import PROMPT, Speaker, reciter
@@ -46,25 +45,10 @@ def llama() -> LanguageModel:
 
 # ---- nothing restricted --------------------------------------------------------------------------
 
-SCHEMA = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}
-PLAIN: list[dict[str, Any]] = [
-    {},
-    {"stop": "ef"},
-    {"stop": ["zz", "g"], "max_tokens": 5},
-    {"temperature": 1.0, "seed": 3, "top_k": 5},
-    {"filters": mlxgen.JsonSchema(SCHEMA)},
-    {"filters": mlxgen.Choice(["yes"])},
-    {"top_logprobs": 2, "top_candidates": 2, "repetition_penalty": 1.5},
-    {"ignore_eos": True, "max_tokens": 20},
-    {"min_tokens": 14},
-    {"hold_tokens": 3},
-    {"hooks": [], "banned": [], "heal": False, "allow_retract": True, "draft": "off", "prefix": ()},
-]
-
 
 def test_a_controller_that_allows_everything_gives_the_plain_text() -> None:
     speaker = alphabet()
-    for options in PLAIN:
+    for options in options_for("control").values():
         plain = speaker.lm.generate(PROMPT, **{**options, "allow_retract": None})
         run = speaker.lm.control(PROMPT, Recited([anything(speaker)]), **options)
         assert finish(run) == {(): plain.text}
@@ -102,23 +86,6 @@ def test_a_run_goes_through_the_model_in_one_pass_with_what_was_sampled_before_i
     result = run.results[()]
     assert [c.forced for c in result.chunks if c.token is not None] == [True, True, True, False]
     assert result.usage.forced_tokens == 3
-    sampled = Branch(sample_mask=list(b"a"), ff_tokens=[list(b"aXY")])
-    run = speaker.lm.control(PROMPT, Recited([sampled], [anything(speaker)]), max_tokens=4)
-    speaker.model.forget()
-    finish(run)
-    assert speaker.model.fed == [PROMPT, list(b"aXY")]
-
-
-def test_a_splice_that_only_removes_draws_the_position_again_from_the_same_logits() -> None:
-    speaker = alphabet()
-    again = anything(speaker, splices=[Splice((), 1)])
-    run = speaker.lm.control(
-        PROMPT, Recited([again], [Branch(sample_mask=[ord("q")])], []), temperature=1.0, seed=1
-    )
-    speaker.model.forget()
-    assert finish(run) == {(): "q"}
-    assert run.results[()].chunks[0].attempts == 1
-    assert speaker.model.passes <= 3
 
 
 @pytest.mark.parametrize(
@@ -193,6 +160,7 @@ def test_what_makes_no_sense_is_refused_and_what_stops_at_once_ends_without_a_pa
         {"prefix": [1]},
         {"max_resample": 3},
         {"allow_retract": False},
+        {"thinking_budget": 3},
     ]
     for each in options:
         with pytest.raises(OptionError, match="controller") as error:
@@ -246,18 +214,6 @@ def test_a_controller_sees_its_chunks_before_it_is_asked_and_is_told_its_end() -
     assert [c.token for c in controller.seen] == list(b"ab")
     assert all(c.logprob is not None and len(c.top) == 2 for c in controller.seen)
     assert controller.over == [("length", None)]
-    twins: list[Watching] = []
-
-    class Forked(Watching):
-        def fork(self) -> Forked:
-            twins.append(twin := Forked(*self.answers))
-            return twin
-
-    free = anything(speaker)
-    finish(speaker.lm.control(PROMPT, Forked([free], [free] * 2, [free]), max_tokens=3))
-    assert [c.token for c in twins[0].seen] == list(
-        b"b"
-    )  # what was before the fork is its parent's
     wrong = Watching([Branch()])
     with pytest.raises(OptionError) as caught:
         finish(speaker.lm.control(PROMPT, wrong))
@@ -267,15 +223,6 @@ def test_a_controller_sees_its_chunks_before_it_is_asked_and_is_told_its_end() -
     next(run)
     run.leave(())
     assert left.over == [("cancelled", None)]
-
-    class Bad(Recited):
-        def ended(self, reason: Any, error: Any) -> None:
-            raise KeyError("ended")
-
-    bad = speaker.lm.control(PROMPT, Bad([]))
-    with pytest.raises(KeyError):
-        finish(bad)
-    assert list(bad.errors) == [()] and bad.results[()].finish_reason == "stop"
 
 
 # ---- forks ---------------------------------------------------------------------------------------
@@ -325,13 +272,6 @@ def test_a_pass_has_a_row_for_each_branch_and_the_common_text_runs_once() -> Non
     assert sum(len(row) for rows in speaker.model.rows for row in rows) < 220
     assert {len(result.tokens) for result in control.results.values()} == {201}
     assert [r.usage.forked_tokens for _, r in sorted(control.results.items())] == [0, *[200] * 3]
-    speaker = reciter("abcdefgh")
-    control = speaker.lm.control(PROMPT, tree(speaker.lm, 1, 4), max_tokens=6)
-    speaker.model.forget()
-    finish(control)
-    widths = [len(rows) for rows in speaker.model.rows]
-    alone = widths.index(4)
-    assert widths[:alone] == [1] * alone and 1 <= alone <= 2 and set(widths[alone:]) == {4}
 
 
 def test_a_fork_of_8_holds_the_common_kv_once_until_it_is_written(llama: LanguageModel) -> None:
@@ -373,11 +313,11 @@ def test_leaving_a_branch_frees_its_row_and_leaves_the_others_alone(llama: Langu
 class Meeting:
     """Two branches: the root waits until its fork has said enough."""
 
-    def __init__(self, size: int, waits: list[Wait], both: bool = False) -> None:
-        self.size, self.waits, self.both, self.calls = size, waits, both, 0
+    def __init__(self, size: int, waits: list[Wait]) -> None:
+        self.size, self.waits, self.calls = size, waits, 0
 
     def fork(self) -> Meeting:
-        twin = Meeting(self.size, self.waits, self.both)
+        twin = Meeting(self.size, self.waits)
         twin.calls = self.calls
         return twin
 
@@ -387,45 +327,28 @@ class Meeting:
         self.calls += 1
         if self.calls == 2:
             return [Branch(ff_tokens=[[]])] * 2
-        if self.calls == 3 and (branch_idx == 0 or self.both):
-            self.waits.append(Wait(f"a word from the other of {branch_idx}"))
+        if self.calls == 3 and branch_idx == 0:
+            self.waits.append(Wait("a word from the other"))
             return self.waits[-1]
         if branch_idx == 1 and self.calls == 6:
             self.waits[0].wake()
         return [Branch(sample_mask=range(self.size))]
 
 
-def meeting(waits: list[Wait], both: bool = False) -> Control[Any]:
-    lm = reciter("abcdef").lm
-    return lm.control(PROMPT, Meeting(lm.vocab_size, waits, both), max_tokens=6)
-
-
-def test_a_branch_that_waits_is_not_asked_or_run_until_it_is_woken() -> None:
-    run = meeting([])
+@pytest.mark.parametrize("woken", ["by the other", "by the caller", "never"])
+def test_a_branch_that_waits_is_not_asked_or_run_until_it_is_woken(woken: str) -> None:
+    lm, waits = reciter("abcdef").lm, list[Wait]()
+    run = lm.control(PROMPT, Meeting(lm.vocab_size, waits), max_tokens=6)
     assert [branch for branch, _ in (next(run), next(run))] == [(), (1,)]
     assert run.stats.running == run.stats.queued == 1
-    passes = run.stats.forward_passes
-    assert [branch for branch, _ in (next(run), next(run))] == [(1,), (1,)]
-    assert run.stats.forward_passes <= passes + 2
-    list(run)
-    assert {b: r.text for b, r in run.results.items()} == {(): "abcdef", (1,): "abcdef"}
-    waits: list[Wait] = []
-    run = meeting(waits)
-    assert [branch for branch, _ in (next(run), next(run))] == [(), (1,)]
-    waits[0].wake()  # the caller may, too
-    assert [branch for branch, _ in run].count(()) == 5 and run.text() == "abcdef"
-    wait, speaker = Wait("the caller"), reciter("abc")
-    run = speaker.lm.control(PROMPT, Recited([Branch(ff_tokens=[[65]])], wait, [anything(speaker)]))
-    assert next(run)[1].text == "A"
-    wait.wake()  # also if nobody else is left
-    assert finish(run) == {(): "Abc"}
-    left: list[Wait] = []
-    run = meeting(left)
-    next(run), next(run)
-    run.leave(())  # while it waits
-    list(run)
-    left[0].wake()
-    assert run.results[()].finish_reason == "cancelled" and run.results[(1,)].text == "abcdef"
+    if woken == "by the caller":
+        waits[0].wake()
+    elif woken == "never":
+        run.leave(())  # while it waits
+    told = [branch for branch, _ in run]
+    assert told[:2] == [(1,), (1,)] or (woken == "by the caller" and told.count(()) == 5)
+    texts = {branch: result.text for branch, result in run.results.items()}
+    assert texts == {(): "a" if woken == "never" else "abcdef", (1,): "abcdef"}
 
 
 @pytest.mark.parametrize("waits", [False, True])

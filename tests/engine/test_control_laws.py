@@ -1,20 +1,175 @@
-"""Random controllers against a plain interpreter, and on every kind of cache."""
+"""Random controllers against a plain interpreter.
+
+``Reference`` is the protocol of controllers over plain token lists, as slowly and plainly as can
+be: what a controller's answers mean where nothing is cached, batched or delivered. ``Wild`` is a
+controller that asks for anything, by numbers that it is given.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mlxgen import Branch, Splice
+from mlxgen.engine.branches import Path
 from mlxgen.engine.control import Control
 from mlxgen.tokens import Token
-from tests.engine.control_reference import Reference, Wild
 from tests.fakes.controllers import check_integrity, finish
 from tests.fakes.speaking import Speaker
 
 from ..effort import tries
+
+Rank = Callable[[Sequence[Token]], list[Token]]
+
+
+class Outcome(NamedTuple):
+    """What one branch came to."""
+
+    prompt: tuple[Token, ...]
+    tokens: tuple[Token, ...]
+    reason: str
+
+
+class State(NamedTuple):
+    """The history and the prompt's length, what to report, and why it ended."""
+
+    history: list[Token]
+    base: int
+    back: int
+    appended: list[Token]
+    reason: str | None
+
+
+@dataclass
+class Wild:
+    """Makes its answers of ``numbers``; everything that it knows it was told."""
+
+    numbers: tuple[int, ...]
+    alphabet: tuple[Token, ...]
+    size: int
+    history: list[Token]
+    at: int = 0
+    forks: int = 2
+    calls: list[tuple[int, int, tuple[Token, ...]]] = field(default_factory=list)
+
+    def mid_process(
+        self, branch_idx: int, last_backtrack: int, last_append: Sequence[Token]
+    ) -> list[Branch]:
+        self.calls.append((branch_idx, last_backtrack, tuple(last_append)))
+        assert last_backtrack <= len(self.history)
+        del self.history[len(self.history) - last_backtrack :]
+        self.history += last_append
+        self.at += branch_idx
+        if self.at >= len(self.numbers):
+            return []
+        kind = self.take(10)
+        if kind == 0:
+            return []
+        if kind <= 2 and self.forks:
+            self.forks -= 1
+            return [self.branch() for _ in range(2 + self.take(2))]
+        return [self.branch()]
+
+    def take(self, most: int) -> int:
+        number = self.numbers[self.at % len(self.numbers)]
+        self.at += 1
+        return number % most
+
+    def branch(self) -> Branch:
+        kind = self.take(6)
+        back = self.take(4) if self.take(3) == 0 else 0
+        back = min(back, len(self.history) - 1)
+        if kind == 0:
+            return Branch(back, None, [self.tokens(self.take(4))])
+        mask = range(self.size) if kind < 3 else sorted({*self.tokens(3), self.alphabet[0]})
+        runs = [[t, *self.tokens(2)] for t in self.alphabet[:2]] if kind == 4 else []
+        splices = []
+        if kind >= 4:
+            left = len(self.history) - back
+            for _ in range(1 + self.take(2)):
+                when = self.tokens(self.take(3))
+                more = self.tokens(self.take(3))
+                splices.append(Splice(when, min(self.take(4), left + bool(more)), more))
+        return Branch(back, mask, runs, splices)
+
+    def tokens(self, count: int) -> list[Token]:
+        return [self.alphabet[self.take(len(self.alphabet))] for _ in range(count)]
+
+
+class Reference:
+    """Runs a controller on ``rank``, the tokens from the likeliest on, after a history."""
+
+    def __init__(self, rank: Rank, ends: set[Token], budget: int) -> None:
+        self.rank = rank
+        self.ends = ends
+        self.budget = budget
+        self.outcomes: dict[Path, Outcome] = {}
+        self.calls: dict[Path, list[tuple[int, int, tuple[Token, ...]]]] = {}
+
+    def run(self, prompt: Sequence[Token], controller: Wild) -> None:
+        ready: list[tuple[Path, int, Wild, State]] = []
+        ready.append(((), 0, controller, State(list(prompt), len(prompt), 0, [], None)))
+        while ready:
+            path, index, own, (history, base, back, appended, reason) = ready.pop()
+            answer = [] if reason else own.mid_process(index, back, appended)
+            if not answer:
+                while path and path[-1] == 0:
+                    path = path[:-1]
+                whole = tuple(history)
+                self.outcomes[path] = Outcome(whole[:base], whole[base:], reason or "stop")
+                self.calls[path] = own.calls
+            for i, branch in enumerate(answer):
+                where, place = ((*path, i), i) if len(answer) > 1 else (path, index)
+                twin = copy.deepcopy(own) if i else own
+                ready.append((where, place, twin, self._apply(list(history), base, branch)))
+
+    def _apply(self, history: list[Token], base: int, branch: Branch) -> State:
+        before = len(history)
+        lowest = before - branch.backtrack
+        del history[lowest:]
+        run = (
+            list(branch.ff_tokens[0])
+            if branch.sample_mask is None
+            else self._sampled(history, branch)
+        )
+        if branch.sample_mask is not None:
+            token = run[0]
+            for splice in branch.splices:
+                if not splice.when_sampled or token in splice.when_sampled:
+                    history += run
+                    del history[len(history) - splice.backtrack :]
+                    kept = history[lowest:]
+                    lowest = min(lowest, len(history))
+                    del history[lowest:]
+                    run = [*kept, *splice.ff_tokens]
+                    break
+        base = min(base, lowest)
+        reason = None
+        for token in run:
+            history.append(token)
+            if token in self.ends:
+                reason = "stop"
+            elif len(history) - base >= self.budget:
+                reason = "length"
+            if reason:
+                break
+        return State(history, base, before - lowest, history[lowest:], reason)
+
+    def _sampled(self, history: list[Token], branch: Branch) -> list[Token]:
+        assert branch.sample_mask is not None
+        allowed = set(branch.sample_mask)
+        token = next((t for t in self.rank(history) if t in allowed), min(allowed))
+        runs = [list(run) for run in branch.ff_tokens if run[0] == token]
+        return runs[0] if runs else [token]
+
+
+# ---- the laws -----------------------------------------------------------------------------------
+
 
 LETTERS = tuple(b"abcdef")
 WIDE = ("é", "😀", "ab")  # of which some have tokens, and the others several bytes
@@ -92,6 +247,3 @@ def test_text_with_split_characters_and_stops_is_exact_under_backtracks(
         whole = speaker.vocabulary.decode(result.tokens)
         assert result.text == (whole.partition(stop)[0] if result.stop else whole)
         assert (stop in whole) == (result.stop is not None)
-
-
-# ---- real caches

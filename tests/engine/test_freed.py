@@ -18,21 +18,14 @@ import mlxgen
 from mlxgen import LanguageModel, Session, StateError
 from mlxgen.engine.options import Options
 from mlxgen.engine.scheduling.scheduler import Scheduler
+from tests.engine.kit import options_for
 from tests.fakes import byte_level_tokenizer
 from tests.fakes.checkpoints import tiny_config, tiny_model
 from tests.fakes.controllers import Recited, anything
 from tests.fakes.prefix_integrity import check_integrity
 from tests.fakes.speaking import PROMPT, Speaker, endless, reciter
 
-USES: dict[str, dict[str, Any]] = {
-    "plain": {},
-    "grammar": {"filters": [mlxgen.Regex("[a-z ]*")]},
-    "schema": {"filters": [mlxgen.JsonSchema({"type": "object"})], "close_json": True},
-    "choice": {"filters": [mlxgen.Choice(["the", "so"])]},
-    "drafts": {"draft": "ngram"},
-    "bans and stops": {"banned": ["the"], "stop": ["x"]},
-    "healing": {"heal": True},
-}
+USES = options_for("freed")
 
 
 @pytest.mark.parametrize("use", USES)
@@ -212,29 +205,10 @@ def test_a_stream_belongs_to_the_thread_that_uses_it_first() -> None:
         refused(lambda: next(twin))
         assert "".join(chunk.text for chunk in stream) == "two three four five six "
         assert next(chunk.text for chunk in twin) == "two "
-
-
-def test_a_stream_that_was_not_used_can_be_handed_over() -> None:
-    speaker = reciter(WORDS)
-    stream = speaker.lm.stream(PROMPT)
-    assert elsewhere(lambda: "".join(chunk.text for chunk in stream)) == "".join(WORDS)
+    unused = speaker.lm.stream(PROMPT)  # which can be handed over
+    assert elsewhere(lambda: "".join(chunk.text for chunk in unused)) == "".join(WORDS)
     with pytest.raises(StateError, match="thread 'other'"):
-        next(stream)
-
-
-def test_a_generator_that_another_thread_finalises_is_no_error() -> None:
-    speaker = reciter(WORDS)
-
-    def texts() -> Iterator[str]:
-        with speaker.lm.stream(PROMPT) as stream:
-            for chunk in stream:
-                yield chunk.text
-
-    held = [texts()]
-    assert next(held[0]) == "one "
-    elsewhere(held.clear)
-    elsewhere(gc.collect)
-    assert speaker.lm.generate(PROMPT).text == "".join(WORDS)
+        next(unused)
 
 
 def test_what_belongs_to_a_thread_is_closed_by_any_as_a_request() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import mlx.core as mx
@@ -70,92 +70,99 @@ def test_the_model_is_shown_what_mlx_lm_shows_it(lm: LanguageModel, seeds: list[
 # ---- every way of running is one -----------------------------------------------------------------
 
 
-def said_alone(lm: LanguageModel, *seeds: int, **options: Any) -> list[int]:
-    lm.prefix_cache.clear()
-    return list(lm.generate(asking(*map(png, seeds)), **{**GREEDY, **options}).tokens)
+Way = Callable[[LanguageModel, Any], Sequence[int]]
 
 
-def test_a_batch_says_what_each_alone_would(lm: LanguageModel) -> None:
-    crowd = [(1,), (2,), (3, 1), ()]
-    alone = [said_alone(lm, *seeds) for seeds in crowd]
-    assert len(set(map(tuple, alone))) > 1
-    lm.prefix_cache.clear()
-    prompts = [asking(*map(png, seeds)) for seeds in crowd]
-    results = lm.batch(prompts, limits=Limits(max_batch=4), **GREEDY).run()
-    assert [list(result.tokens) for result in results] == alone
+def generated(**options: Any) -> Way:
+    return lambda lm, prompt: lm.generate(prompt, **GREEDY, **options).tokens
 
 
-@pytest.mark.parametrize("size", [3, 7, 16])
-def test_a_prompt_may_run_in_pieces_that_end_inside_an_image(lm: LanguageModel, size: int) -> None:
-    expected = said_alone(lm, 1, 2)
-    lm.prefix_cache.clear()
-    prompts: list[Any] = ["someone else", asking(png(1), png(2))]
-    batch = lm.batch(
-        prompts, each=[{"max_tokens": 60}, {}], limits=Limits(prefill_chunk=size), **GREEDY
-    )
-    assert list(batch.run()[1].tokens) == expected
+def drafted(lm: LanguageModel, prompt: Any) -> Sequence[int]:
+    """By a model that takes no images."""
+    blind = LanguageModel(tiny_model(tiny_config(lm.vocabulary.size)), lm.tokenizer, name="blind")
+    return generated(draft=blind)(lm, prompt)
 
 
-def test_what_is_run_again_sees_the_image_again(lm: LanguageModel) -> None:
-    expected = said_alone(lm, 1, 2)
-    lm.prefix_cache.clear()
+def beside_others(**limits: Any) -> Way:
+    def batched(lm: LanguageModel, prompt: Any) -> Sequence[int]:
+        prompts = ["someone else", prompt, asking(png(2)), asking(png(3), png(1))]
+        each: list[Any] = [{"max_tokens": 60}, {}, {}, {}]
+        return lm.batch(prompts, each=each, limits=Limits(**limits), **GREEDY).run()[1].tokens
+
+    return batched
+
+
+def set_aside(lm: LanguageModel, prompt: Any) -> Sequence[int]:
     scheduler = Scheduler(lm.runtime, Limits(max_batch=2, keep_prefixes=False))
-    seen = scheduler.submit(lm.runtime.prepare(asking(png(1), png(2)), Options.of(GREEDY)))
+    seen = scheduler.submit(lm.runtime.prepare(prompt, Options.of(GREEDY)))
     for _ in range(4):
         scheduler.step()
     scheduler.set_aside(seen)
     scheduler.resume(seen)
     while scheduler.busy:
         scheduler.step()
-    assert seen.request.tokens == expected
+    return seen.request.tokens
 
 
-def test_the_prefix_cache_knows_an_image_again_and_tells_it_from_others(
+def back_and_forked(lm: LanguageModel, prompt: Any) -> Sequence[int]:
+    with lm.stream(prompt, **GREEDY) as stream:
+        for _ in range(6):
+            next(stream)
+        (twin,) = stream.fork()
+        stream.rewind(to=2)
+        list(stream), list(twin)
+        assert twin.tokens == stream.tokens
+        twin.close()
+        return stream.tokens
+
+
+def after_another(lm: LanguageModel, prompt: Any) -> Sequence[int]:
+    """With what is kept of a prompt that begins with one image of two."""
+    list(lm.batch([asking(png(1), png(3), text="what was it before?")], **GREEDY))
+    return generated()(lm, prompt)
+
+
+WAYS: dict[str, Way] = {
+    "a batch": beside_others(max_batch=4),
+    **{f"pieces of {size}": beside_others(prefill_chunk=size) for size in (3, 7, 16)},
+    "run again": set_aside,
+    "back and forked": back_and_forked,
+    "after another": after_another,
+    "a draft of text": generated(draft="ngram"),
+    "a draft of a model": drafted,
+    "bans": generated(banned=["qqq"]),
+    "scores": generated(prompt_logprobs=2),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_it_says_the_same_however_it_is_run(lm: LanguageModel, way: str) -> None:
+    prompt = asking(png(1), png(2))
+    expected = list(generated()(lm, prompt))
+    lm.prefix_cache.clear()
+    assert list(WAYS[way](lm, prompt)) == expected
+
+
+def test_the_prefix_cache_tells_images_apart_in_files_as_well(
     lm: LanguageModel, tmp_path: Any
 ) -> None:
-    alone = {seed: said_alone(lm, seed) for seed in (1, 2)}
-    lm.prefix_cache.clear()
-    list(lm.batch([asking(png(1), text="what was it before?")], **GREEDY))
-    for seed in (1, 2):
-        assert list(lm.generate(asking(png(seed)), **GREEDY).tokens) == alone[seed]
-    history = tokens_of(lm, asking(png(1), text="what was it before?"))
+    said = [list(generated()(lm, asking(png(seed)))) for seed in (1, 2)]
+    assert said[0] != said[1]
+    history = tokens_of(lm, asking(png(1)))
     first = next(i for i, token in enumerate(history) if token < 0)
     assert lm.prefix_cache.match(history) > first + 6
     assert lm.prefix_cache.match(tokens_of(lm, asking(png(3)))) <= first
     saved = lm.save_prefix(asking(png(1)), tmp_path / "seen")
     lm.prefix_cache.clear()
     assert lm.load_prefix(tmp_path / "seen") == saved
-    assert list(lm.generate(asking(png(1)), **GREEDY).tokens) == alone[1]
+    assert [list(generated()(lm, asking(png(seed)))) for seed in (1, 2)] == said
 
 
-def test_a_rewind_and_a_fork_go_on_as_before(lm: LanguageModel) -> None:
-    expected = said_alone(lm, 1)
-    with lm.stream(asking(png(1)), **GREEDY) as stream:
-        for _ in range(6):
-            next(stream)
-        (twin,) = stream.fork()
-        stream.rewind(to=2)
-        assert [chunk.token for chunk in stream] == expected[2:]
-        list(twin)
-        assert twin.tokens == stream.tokens == expected
-        twin.close()
-
-
-def test_options_that_look_at_the_prompt_take_images(lm: LanguageModel) -> None:
-    blind = LanguageModel(tiny_model(tiny_config(lm.vocabulary.size)), lm.tokenizer, name="blind")
-    given: list[tuple[dict[str, Any], bool]] = [
-        ({"draft": "ngram"}, True),
-        ({"draft": blind}, True),
-        ({"banned": ["qqq"]}, True),
-        ({"prompt_logprobs": 2}, True),
-        ({"repetition_penalty": 1.3}, False),
-        ({"heal": True}, False),
-    ]
-    expected = said_alone(lm, 1)
-    for options, is_same in given:
+def test_options_that_look_at_the_prompt_see_its_placeholders(lm: LanguageModel) -> None:
+    for options in ({"repetition_penalty": 1.3}, {"heal": True}, {"prompt_logprobs": 2}):
         result = lm.generate(asking(png(1)), **GREEDY, **options)
-        assert len(result.tokens) == 12 and (not is_same or list(result.tokens) == expected)
         scores = result.chunks[0].prompt
+        assert len(result.tokens) == 12
         assert not scores or [s.token for s in scores] == plain(tokens_of(lm, asking(png(1))))
 
 

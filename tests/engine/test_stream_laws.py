@@ -12,13 +12,13 @@ from functools import cache
 from typing import Any
 
 import pytest
-from mlx_lm.models.cache import ArraysCache
 
 import mlxgen
-from mlxgen import LanguageModel, MlxgenError, PostSamplingResult
+from mlxgen import LanguageModel, MlxgenError
 from mlxgen.tokens import Token
 from tests.effort import ALL, tries
-from tests.engine.drafts.test_exactness import CACHES, OPTIONS, PROMPT, babbler
+from tests.engine.drafts.test_exactness import PROMPT, babbler
+from tests.engine.kit import options_for
 from tests.fakes.failing import HOWS, How, Unread, fail
 from tests.fakes.speaking import PROMPT as ASKED
 from tests.fakes.speaking import endless, letters
@@ -29,22 +29,8 @@ def demo() -> LanguageModel:
     return mlxgen.load()
 
 
-def goes_back(result: PostSamplingResult) -> None:
-    """A hook whose decisions depend on how far back it may go."""
-    can = result.can_rewind
-    if not result.attempt and (result.position * 7 + can) % 5 == 0:
-        result.rewind = min(2, can)
-
-
 LINES = mlxgen.Regex(r"[a-zA-Z ,.!?\n0-9\[\]{}\"]*")
-STREAMED: list[dict[str, Any]] = [
-    *OPTIONS.values(),
-    {"hooks": goes_back, "hold_tokens": 2},
-    {"hooks": goes_back, "banned": ["the", "ab"], "stop": ["."]},
-    {"allow_retract": True, "banned": ["the", "ab"]},
-    {"filters": LINES, "close_json": True, "max_tokens": 20},
-    {"loops": "take back", "hold_tokens": 4},
-]
+STREAMED = [*options_for("drafts").values(), *options_for("streams").values()]
 
 
 def pulled_in_turn(streams: list[mlxgen.Stream]) -> None:
@@ -110,10 +96,10 @@ def in_all_ways(
 
 
 @pytest.mark.parametrize("number", range(tries(40)))
-@pytest.mark.parametrize("kind", CACHES)
-def test_nobody_can_tell_how_a_stream_was_run(number: int, kind: str) -> None:
+@pytest.mark.parametrize("recurrent", [False, True])
+def test_nobody_can_tell_how_a_stream_was_run(number: int, recurrent: bool) -> None:
     options = {"max_tokens": 60, "temperature": number % 2, **STREAMED[number % len(STREAMED)]}
-    in_all_ways(lambda: babbler(make_cache=CACHES[kind]).lm, PROMPT, number, **options)
+    in_all_ways(lambda: babbler(recurrent=recurrent).lm, PROMPT, number, **options)
 
 
 @pytest.mark.parametrize("number", range(tries(32)))
@@ -130,34 +116,9 @@ def test_so_it_is_with_the_demo_model_and_its_head(number: int) -> None:
     in_all_ways(demo, prompt, number, **options)
 
 
-@pytest.mark.parametrize("draft", ["off", "auto", "ngram"])
-def test_what_was_put_stays_in_a_fork_and_before_more_that_is_put(draft: str) -> None:
-    run = demo().vocabulary.encode(" so big and", special=False)
-    with demo().stream("Once upon a time", draft=draft, temperature=0, max_tokens=30) as stream:
-        for _ in range(3):
-            next(stream)
-        known = stream.tokens
-        stream.append(run)
-        (twin,) = stream.fork()
-        stream.append(run[:2])
-        assert [next(twin).token for _ in run] == run
-        assert [next(stream).token for _ in range(len(run) + 2)] == [*run, *run[:2]]
-        assert twin.tokens == [*known, *run]
-        assert twin.text + demo().vocabulary.decode(run[:2]) == stream.text
-
-
-def test_a_fork_before_the_first_token_keeps_what_closes_its_json() -> None:
-    schema = mlxgen.JsonSchema({"type": "array", "items": {"type": "string"}, "minItems": 2})
-    options: dict[str, Any] = {"filters": [schema], "close_json": True, "max_tokens": 12, "seed": 3}
-    stream = demo().stream("A list of long stories: ", temperature=1.5, **options)
-    for twin in [*stream.fork(2), stream]:
-        chunks = list(twin)
-        assert chunks[-1].finish_reason == "filter" and twin.text.endswith("]")
-
-
 @pytest.mark.parametrize("recurrent", [False, True])
 def test_those_that_are_pulled_in_turn_share_their_passes(recurrent: bool) -> None:
-    speaker = endless(**({"make_cache": lambda: [ArraysCache(1)]} if recurrent else {}))
+    speaker = endless(recurrent=recurrent)
     stream = speaker.lm.stream(ASKED, max_tokens=20)
     for _ in range(4):
         next(stream)
@@ -205,7 +166,7 @@ def test_one_that_has_much_to_run_does_not_hold_up_another() -> None:
 def test_one_with_which_the_model_fails_fails_alone(
     how: How, recurrent: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    speaker = endless(**({"make_cache": lambda: [ArraysCache(1)]} if recurrent else {}))
+    speaker = endless(recurrent=recurrent)
     stream = speaker.lm.stream(ASKED, max_tokens=20)
     for _ in range(4):
         next(stream)

@@ -10,7 +10,6 @@ import random
 from collections.abc import Callable
 from functools import cache, partial
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
@@ -18,7 +17,6 @@ import mlx.utils
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mlx_lm.models.cache import ArraysCache, KVCache
 
 import mlxgen
 from mlxgen import Branch, Chat, LanguageModel, OptionError, Session
@@ -30,7 +28,7 @@ from mlxgen.engine.scheduling.scheduler import Scheduler
 from mlxgen.engine.step.handle import Handle
 from mlxgen.sampling import PostSamplingResult
 from mlxgen.tokens import Token
-from tests.engine.control_reference import Wild
+from tests.engine.test_control_laws import Wild
 from tests.fakes import alphabet_tokenizer, byte_level_tokenizer
 from tests.fakes.architectures import KINDS, of_kind
 from tests.fakes.checkpoints import tiny_config, tiny_model
@@ -39,10 +37,11 @@ from tests.fakes.drafting import Absurd, Broken, Goes, Told, ToldOther
 from tests.fakes.speaking import Hall, Speaker, endless, letters, reciter
 
 from ...effort import tries
+from ..kit import options_for
 
 LETTERS = b"abcdefgh"
 PROMPT = list(b"abcabdabcab")
-CACHES = {"keys": lambda: [KVCache()], "states": lambda: [ArraysCache(1)]}
+RECURRENT = pytest.mark.parametrize("recurrent", [False, True])
 
 # ---- who drafts -------------------------------------------------------------------------------
 
@@ -138,14 +137,6 @@ def likeliest(tokens: list[Token]) -> Token:
     return max(odds, key=odds.__getitem__)
 
 
-def picky(result: PostSamplingResult) -> None:
-    """Takes back what it has seen, and wants the next draw to be another than those after it."""
-    if result.attempt == 0 and result.position % 5 == 3:
-        result.rewind, result.temperature = min(2, result.can_rewind), 3.0
-    elif result.attempt == 0 and result.position % 3 == 1:
-        result.resample, result.exclude = True, {result.sampled_token}
-
-
 class Watching:
     """Remembers each draw that it was shown, and leaves the rest to another hook."""
 
@@ -159,30 +150,16 @@ class Watching:
             self.hook(result)
 
 
-OPTIONS: dict[str, dict[str, Any]] = {
-    "plain": {},
-    "filter": {"filters": mlxgen.Regex("([a-d]{2,5}[e-h]){2,9}")},
-    "filter that forces": {"filters": mlxgen.Regex("(abcab|[d-h]xyz|[a-h]x){3,9}")},
-    "a way to the end": {"filters": mlxgen.Regex("([a-d]{2,9}[e-h]){2,}"), "close_json": True},
-    "bans": {"banned": ["ab", "dd", "h"]},
-    "hooks": {"hooks": picky, "hold_tokens": 3},
-    "hooks and filter": {"hooks": picky, "hold_tokens": 3, "filters": mlxgen.Regex("[a-f]{9,30}")},
-    "stops": {"stop": ["de", "fa", "hh"]},
-    "penalties": {"repetition_penalty": 1.3, "frequency_penalty": 0.5},
-    "repetitions": {"dry_multiplier": 2.0, "dry_allowed_length": 1, "dry_penalty_last_n": 30},
-    "truncation": {"top_p": 0.8, "top_k": 5, "xtc_probability": 0.5, "xtc_threshold": 0.1},
-    "biases": {"logit_bias": {97: 2.0}, "min_tokens": 12},
-    "prefix": {"prefix": list(b"abcde")},
-    "log-probabilities": {"top_logprobs": 3},
-}
-SHORT = ("plain", "filter", "bans", "hooks", "penalties")
+OPTIONS = options_for("drafts")
 
 
 @pytest.mark.parametrize("name", OPTIONS)
-@pytest.mark.parametrize("kind", CACHES)
+@RECURRENT
 @pytest.mark.parametrize("temperature", [0, 1.0])
-def test_the_text_is_the_same_whoever_drafts(name: str, kind: str, temperature: float) -> None:
-    company = Company(babbler(make_cache=CACHES[kind]), babbler(noise=4), likeliest)
+def test_the_text_is_the_same_whoever_drafts(
+    name: str, recurrent: bool, temperature: float
+) -> None:
+    company = Company(babbler(recurrent=recurrent), babbler(noise=4), likeliest)
     handles = company.submit_all(
         max_tokens=30, seed=5, temperature=temperature, ignore_eos=True, **OPTIONS[name]
     )
@@ -198,13 +175,13 @@ def test_the_text_is_the_same_whoever_drafts(name: str, kind: str, temperature: 
         assert handles["right"].passes < 10 < handles["off"].passes
 
 
-@pytest.mark.parametrize("kind", CACHES)
+@RECURRENT
 @given(numbers=st.lists(st.integers(0, 719), min_size=1, max_size=30), greedy=st.booleans())
 @settings(max_examples=tries(60))
 def test_a_random_controller_gets_the_same_tokens_whoever_drafts(
-    kind: str, numbers: list[int], greedy: bool
+    recurrent: bool, numbers: list[int], greedy: bool
 ) -> None:
-    lm = babbler(make_cache=CACHES[kind]).lm
+    lm = babbler(recurrent=recurrent).lm
     lm.draft = babbler(noise=4).lm
     use(lm, likeliest)
 
@@ -221,22 +198,9 @@ def test_a_random_controller_gets_the_same_tokens_whoever_drafts(
         assert told(drafts) == wanted
 
 
-def test_usage_that_was_read_does_not_change() -> None:
-    lm = babbler().lm
-    use(lm, likeliest)
-    stream = lm.stream(PROMPT, max_tokens=28, temperature=0, **asked(lm, "right"))
-    for _ in range(12):
-        next(stream)
-    before = stream.usage
-    drafts, total = dict(before.drafts), before.drafted_tokens
-    list(stream)
-    assert total == sum(count.proposed for count in before.drafts.values()) > 0
-    assert before.drafts == drafts != stream.usage.drafts
-
-
-@pytest.mark.parametrize("kind", CACHES)
-def test_what_a_controller_samples_needs_no_pass_if_it_was_drafted(kind: str) -> None:
-    lm = babbler(make_cache=CACHES[kind]).lm
+@RECURRENT
+def test_what_a_controller_samples_needs_no_pass_if_it_was_drafted(recurrent: bool) -> None:
+    lm = babbler(recurrent=recurrent).lm
     use(lm, likeliest)
     free = [Branch(sample_mask=range(lm.vocab_size))]
 
@@ -263,12 +227,7 @@ def test_what_a_controller_samples_needs_no_pass_if_it_was_drafted(kind: str) ->
 
 # ---- every kind of cache, and models that draft for others -------------------------------------
 
-MODELLED = {  # in the few tokens of these models
-    **{name: OPTIONS[name] for name in ("plain", "hooks", "stops", "penalties", "repetitions")},
-    **{name: OPTIONS[name] for name in ("truncation", "log-probabilities")},
-    "bans": {"banned": ["A", "B"], "logit_bias": {5: 3.0}},
-    "filter": {"filters": mlxgen.Regex("[A-Z ]{5,60}"), "min_tokens": 12},
-}
+MODELLED = options_for("caches")  # in the few tokens of these models
 
 
 @cache
@@ -308,23 +267,12 @@ def test_the_text_is_the_same_with_every_kind_of_cache(
             assert [token for token, _ in mine.top] == [token for token, _ in theirs.top]
 
 
-# ---- the demo model, with its small one --------------------------------------------------------
-
-SMALL = Path(mlxgen.__file__).parent / "demo" / "draft"
-RECORD = {
-    "type": "object",
-    "properties": {
-        "name": {"type": "string", "maxLength": 12},
-        "age": {"type": "integer", "minimum": 1, "maximum": 99},
-    },
-    "required": ["name", "age"],
-    "additionalProperties": False,
-}
+# ---- the demo model --------------------------------------------------------------------------
 
 
 @cache
-def demo() -> tuple[LanguageModel, LanguageModel]:
-    return mlxgen.load(), mlxgen.load(SMALL)
+def demo() -> LanguageModel:
+    return mlxgen.load()
 
 
 def chat(text: str) -> Chat:
@@ -335,7 +283,7 @@ def test_a_draft_ends_where_the_filters_do_not_see_a_token() -> None:
     def withholding(result: PostSamplingResult) -> None:
         result.feed_filters = result.position % 5 != 4
 
-    lm, _ = demo()
+    lm = demo()
     given: dict[str, Any] = {"max_tokens": 16, "seed": 0, "hooks": withholding}
     given["filters"] = mlxgen.Regex("([a-z ]{3}[0-9])*")
     drafted = lm.generate("A red fox.", draft=lm, **given)
@@ -343,30 +291,8 @@ def test_a_draft_ends_where_the_filters_do_not_see_a_token() -> None:
     assert drafted.usage.accepted_draft_tokens > 4
 
 
-def test_what_a_draft_draws_as_the_model_does_stands_and_keeps_the_form_of_the_text() -> None:
-    lm, small = demo()
-    for more in ({"temperature": 1.0}, {"temperature": 0.9, "top_p": 0.9}):
-        given: dict[str, Any] = {"seed": 3, "max_tokens": 60, "ignore_eos": True, **more}
-        assert lm.generate(chat("A story?"), draft=lm, **given).usage.forward_passes < 20
-    filters = [mlxgen.JsonSchema(RECORD, whitespace=None, separators=(", ", ": "))]
-    for seed in range(5):
-        given = {"filters": filters, "draft": small, "temperature": 0.8, "seed": seed}
-        result = lm.generate(chat("Make a JSON record of a person."), **given)
-        assert result.finish_reason == "filter" and result.text.startswith('{"name": "')
-        assert result.usage.forward_passes < 0.6 * len(result.tokens)
-
-
-def test_a_model_may_be_loaded_with_its_draft() -> None:
-    lm = mlxgen.load(draft=SMALL)
-    prompt = chat("What is the capital of France?")
-    drafted, plain = (lm.generate(prompt, max_tokens=12, draft=each) for each in ("auto", "off"))
-    assert any(chunk.from_draft for chunk in drafted.chunks)
-    assert not any(chunk.from_draft for chunk in plain.chunks)
-    assert plain.text == drafted.text and mlxgen.load(draft="ngram").draft == "ngram"
-
-
 def test_who_made_room_for_others_is_drafted_for_again() -> None:
-    lm, _ = demo()
+    lm = demo()
     options: dict[str, Any] = {"max_tokens": 60, "temperature": 0, "ignore_eos": True}
     prompt = chat("Tell me a story about a hen.")
     scheduler = Scheduler(lm.runtime, Limits(max_batch=2))
@@ -411,7 +337,7 @@ def test_a_draft_with_other_tokens_is_refused() -> None:
     model = of_kind("plain").model
     for tokenizer in (alphabet_tokenizer(), byte_level_tokenizer()):
         with pytest.raises(OptionError, match="take a draft of the same model family") as error:
-            demo()[0].stream("Hello", draft=LanguageModel(model, tokenizer))
+            demo().stream("Hello", draft=LanguageModel(model, tokenizer))
         assert error.value.field == "draft"
 
 

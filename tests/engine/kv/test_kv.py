@@ -15,17 +15,16 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mlx_lm.models.cache import KVCache, RotatingKVCache
+from mlx_lm.models.cache import RotatingKVCache
 
 from mlxgen import LanguageModel
 from mlxgen.engine.history import History
 from mlxgen.engine.kv.commands import Run
 from mlxgen.engine.kv.groups import Slots
-from mlxgen.engine.kv.held import Later, Unread
 from mlxgen.engine.kv.kv import KV
 from mlxgen.engine.kv.layers import arrays_in
 from mlxgen.engine.kv.runner import Runner
-from mlxgen.engine.kv.slot_caches import SLACK, Keys, Quantisation
+from mlxgen.engine.kv.slot_caches import SLACK
 from mlxgen.engine.kv.slots import Group
 from tests.fakes import alphabet_tokenizer
 from tests.fakes.architectures import VOCAB, cache_kinds, random_model
@@ -222,21 +221,6 @@ def test_a_row_goes_back_to_where_its_caches_lead(
     rows.finish()
 
 
-def test_tokens_that_nobody_has_read_are_compared_when_they_are() -> None:
-    kv, drawn = KV(Rows("plain", slots=False).runner), Unread(mx.array([7, 8]))
-    kv.run([1, 2])
-    kv.run([Later(drawn, 0)])
-    kv.run([Later(drawn, 1), 9])
-    history = History([1, 2, 7, 8, 9, 3])
-    assert kv.common(history) == 5
-    history.cut(3)
-    history.append(6)
-    assert kv.common(history) == 3
-    history.cut(2)
-    history.append(5)
-    assert kv.align(history) == [5]
-
-
 @pytest.mark.parametrize("wanted", [0, 1, 3])
 def test_the_head_is_once_in_the_graph_of_what_is_wanted_and_not_in_that_of_the_cache(
     wanted: int,
@@ -325,31 +309,6 @@ def test_sequences_of_another_length_get_a_group_of_their_own() -> None:
     rows.leave(3)
     rows.open(90_000)
     assert rows.rows[-1][1].slot.group.number == 1
-
-
-LAYERS: list[Callable[[], Any]] = [
-    KVCache,
-    lambda: RotatingKVCache(max_size=16),
-    lambda: Keys(how=Quantisation(8, 32, 3)),
-    lambda: Keys(how=Quantisation(8, 32, packed=True)),
-]
-
-
-@pytest.mark.parametrize("layer", LAYERS)
-def test_what_a_pass_sees_can_be_asked_for_again(layer: Callable[[], Any]) -> None:
-    def model(inputs: mx.array, cache: list[Any]) -> mx.array:
-        keys = mx.random.normal((inputs.shape[0], 2, inputs.shape[1], 32))
-        first, again = cache[0].update_and_fetch(keys, keys), cache[0].keys_and_values()
-        for one, same in zip(arrays_in(first), arrays_in(again), strict=True):
-            assert mx.array_equal(one, same)
-        return inputs
-
-    group = Group(lambda: [layer()])
-    group.add(9)
-    for count in (5, 2 * SLACK, 1):
-        group.run(model, mx.zeros((1, count)), [count])
-    group.add(9)
-    group.run(model, mx.zeros((2, 3)), [1, 3])
 
 
 def test_a_model_that_asks_its_caches_for_more_runs_with_mlx_lms_own() -> None:

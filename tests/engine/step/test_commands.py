@@ -5,18 +5,15 @@ from __future__ import annotations
 
 import json
 import random
-import shutil
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, ClassVar
 
 import mlx.core as mx
 import numpy as np
 import pytest
-from mlx_lm.models.cache import ArraysCache
 
 import mlxgen
-from mlxgen import JsonSchema, LanguageModel, PostSamplingResult, Regex
+from mlxgen import LanguageModel, Regex
 from mlxgen.engine import runtime
 from mlxgen.engine.drafts.drafts import WIDEST
 from mlxgen.engine.kv.commands import (
@@ -29,22 +26,17 @@ from mlxgen.engine.kv.commands import (
     read,
     written,
 )
-from mlxgen.engine.kv.feed import Shown
 from mlxgen.engine.kv.groups import Slots
 from mlxgen.engine.kv.held import Later
 from mlxgen.engine.kv.runner import Runner
 from mlxgen.engine.limits import Limits
 from mlxgen.engine.options import Options
-from mlxgen.engine.prefix.block_file import Layout
-from mlxgen.engine.prefix.disk import Disk
 from mlxgen.engine.prefix.store import BlockStore
 from mlxgen.engine.request.accept import rewind
 from mlxgen.engine.scheduling.scheduler import Scheduler
 from mlxgen.engine.step.handle import Handle
-from mlxgen.images import Patch
-from tests.fakes import alphabet_tokenizer
-from tests.fakes.architectures import cache_kinds
-from tests.fakes.seeing import asking, png, seeing
+from tests.engine.kit import options_for
+from tests.fakes.architectures import of_kind
 from tests.fakes.speaking import PROMPT, Hall, endless, letters, reciter
 
 
@@ -94,18 +86,6 @@ def test_where_runs_are_forced_all_the_time_token_and_run_go_through_together(to
     assert told.aheads == 0 and result.usage.forward_passes == 3
 
 
-def test_free_text_between_forced_runs_is_looked_ahead_of(told: Told) -> None:
-    text = '{"name": "the quick brown fox", "next": "jumps over the dog"}'
-    names: dict[str, Any] = {"name": {"type": "string"}, "next": {"type": "string"}}
-    schema: dict[str, Any] = {"type": "object", "properties": names, "required": [*names]}
-    schema["additionalProperties"] = False
-    filters = JsonSchema(schema, whitespace=None, separators=(", ", ": "))
-    result = reciter(list(text)).lm.generate(PROMPT, filters=filters, max_tokens=100)
-    assert result.text == text
-    drawn = len(text) - result.usage.forced_tokens
-    assert 0.75 * drawn <= told.aheads <= drawn  # not for a while after a forced run
-
-
 def test_a_row_that_drafts_does_not_stop_the_look_ahead_of_the_others(told: Told) -> None:
     hall = Hall(endless(draft="auto", prompt_length=24), keep_prefixes=False)
     drafting = hall.submit(list(b"mnopqrstuvabcdmnopqrstuv"), max_tokens=24, draft="ngram")
@@ -134,25 +114,9 @@ def test_rows_with_runs_of_different_length_share_a_pass_unless_states_would_tak
     assert not hall.errors
 
 
-@pytest.mark.parametrize(("resting", "made"), [(1, [[8, 8]]), (3, [[8], [8]])])
-def test_rows_do_not_share_a_pass_if_much_of_it_were_slots_between_them_that_rest(
-    told: Told, resting: int, made: list[list[int]]
-) -> None:
-    hall, handles = rows_of(resting + 2)
-    for handle in handles[1:-1]:
-        hall.scheduler.park(handle)
-    put(hall, told, {handles[0]: 8, handles[-1]: 8})
-    assert told.passes()[: len(made)] == made
-    for handle in handles[1:-1]:
-        hall.scheduler.resume(handle)
-    hall.finish()
-    assert not hall.errors
-
-
 def rows_of(count: int, recurrent: bool = False) -> tuple[Hall, list[Handle]]:
     """So many rows that have begun to generate."""
-    caches: dict[str, Any] = {"make_cache": lambda: [ArraysCache(1)]} if recurrent else {}
-    hall = Hall(endless(**caches), keep_prefixes=False)
+    hall = Hall(endless(recurrent=recurrent), keep_prefixes=False)
     handles = [hall.submit([63 + i] * 9, max_tokens=60) for i in range(count)]
     hall.steps(5)
     return hall, handles
@@ -187,28 +151,15 @@ class Recorder(Runner):
         return found
 
 
-def declining(result: PostSamplingResult) -> None:
-    result.resample = result.attempt == 0 and result.position % 3 == 1
-
-
-OPTIONS: list[dict[str, Any]] = [
-    {"temperature": 0.8},
-    {"filters": Regex("[A-Z]{3}ABCDEFGH[0-9]+")},
-    {"draft": "ngram"},
-    {"hooks": declining},
-    {"temperature": 1.2, "banned": "A"},
-]
-
-
-def crowd(lm: LanguageModel, dice: random.Random, length: int = 20) -> None:
+def crowd(lm: LanguageModel, dice: random.Random) -> None:
     """Requests of all kinds, with rewinds and forks on the way."""
     hall = Scheduler(lm.runtime, Limits(max_batch=4))
-    common = [dice.randrange(90) for _ in range(length + 20)]
+    common = [dice.randrange(90) for _ in range(40)]
     handles = []
-    for number, options in enumerate(OPTIONS):
+    for number, options in enumerate(options_for("commands").values()):
         checked = Options.of({"max_tokens": 14, "seed": number, "ignore_eos": True, **options})
         handles.append(
-            hall.submit(lm.runtime.prepare([*common[: length + 4 * number], number], checked))
+            hall.submit(lm.runtime.prepare([*common[: 20 + 4 * number], number], checked))
         )
     for step in range(200):
         hall.step()
@@ -223,70 +174,24 @@ def crowd(lm: LanguageModel, dice: random.Random, length: int = 20) -> None:
     raise AssertionError("it never ended")
 
 
-@pytest.fixture
-def runners(monkeypatch: pytest.MonkeyPatch) -> list[Recorder]:
-    """Those that were made for models."""
+@pytest.mark.parametrize("kind", KINDS)
+def test_another_runner_that_is_told_the_same_in_json_computes_the_same(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(runtime, "Runner", Recorder)
     monkeypatch.setattr(Recorder, "made", [])
-    return Recorder.made
-
-
-def told_again(
-    first: Recorder, cache: BlockStore, lm: LanguageModel, images: dict[str, Any] | None = None
-) -> None:
-    """A runner that is told the same, in JSON, and has this prefix cache, does the same."""
+    lm = of_kind(kind)
+    crowd(lm, random.Random(5))
+    (first,) = Recorder.made
+    assert {Run, Trim, Take, Keep, Wait} <= {type(command) for command, _ in first.heard}
+    cache = BlockStore(first.make, lm.prefix_cache.max_bytes)
     slots = Slots(first.make, lambda: lm.runtime.batches, lm.runtime.footprint.spare)
-    second = Runner(lm.model, first.make, slots, lambda: cache, feed=Shown() if images else None)
+    second = Runner(lm.model, first.make, slots, lambda: cache)
     text = json.dumps([written(command) for command, _ in first.heard])
     for line, (_, found) in zip(json.loads(text), first.heard, strict=True):
-        got = second.do(read(line, images or {}))
+        got = second.do(read(line))
         if isinstance(found, mx.array):
             np.testing.assert_allclose(np.array(got), np.array(found), rtol=2e-3, atol=2e-4)
         else:
             assert type(got) is type(found)
     assert cache.nbytes == lm.prefix_cache.nbytes
-    assert cache.disk.restored_tokens == lm.prefix_cache.disk.restored_tokens
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_another_runner_that_is_told_the_same_computes_the_same(
-    kind: str, runners: list[Recorder]
-) -> None:
-    model, make = cache_kinds()[kind]()
-    lm = LanguageModel(model, alphabet_tokenizer())
-    lm.runtime.make_cache = make  # type: ignore[method-assign]
-    crowd(lm, random.Random(5))
-    (first,) = runners
-    assert {Run, Trim, Take, Keep, Wait} <= {type(command) for command, _ in first.heard}
-    told_again(first, BlockStore(make, lm.prefix_cache.max_bytes), lm)
-
-
-@pytest.mark.parametrize("kind", ["plain", pytest.param("hybrid", marks=pytest.mark.slow)])
-def test_what_is_restored_from_disk_is_told_to_another_runner_as_well(
-    kind: str, tmp_path: Path, runners: list[Recorder]
-) -> None:
-    model, make = cache_kinds()[kind]()
-    for _ in range(2):
-        lm = LanguageModel(model, alphabet_tokenizer(), cache_dir=tmp_path / "one")
-        if runners:
-            shutil.copytree(tmp_path / "one", tmp_path / "other")
-        crowd(lm, random.Random(5), 300)
-        assert lm.prefix_cache.flush(20)
-    first = runners[-1]
-    assert any(isinstance(each, Keep) and each.of is None for each, _ in first.heard)
-    disk = Disk(tmp_path / "other", 1 << 30, Layout(make, model))
-    told_again(first, BlockStore(make, lm.prefix_cache.max_bytes, folder=disk), lm)
-    assert lm.prefix_cache.disk.restored_tokens > 0
-
-
-def test_images_are_written_down_as_digests_and_rows(runners: list[Recorder]) -> None:
-    lm = seeing()
-    prompts = [asking(png(1), png(2)), asking(png(2)), asking(png(1), png(2), text="and now?")]
-    list(lm.batch(prompts, max_tokens=6, limits=Limits(max_batch=2)))
-    (first,) = runners
-    tokens = [t for command, _ in first.heard if isinstance(command, Take) for t in command.tokens]
-    images = {token.image.digest: token.image for token in tokens if isinstance(token, Patch)}
-    assert len(images) == 2
-    text = json.dumps([written(command) for command, _ in first.heard])
-    assert "pixels" not in text and len(text) < 40_000
-    told_again(first, BlockStore(first.make, lm.prefix_cache.max_bytes), lm, images)

@@ -1,7 +1,8 @@
-"""Drafts from text: what they expect, what they cost, and that they leave nothing behind."""
+"""Who is asked for drafts and for how many tokens, and what is drafted from text."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import takewhile
 from typing import Any
 
@@ -10,16 +11,113 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mlxgen
-from mlxgen.engine.drafts.drafts import Drafts
+from mlxgen.engine.drafts.drafts import LONGEST_REST, MOST_ROWS, REST, WIDEST, Drafts, Guess, Policy
 from mlxgen.engine.drafts.lookup import OWNERS, RUN, SURE, Earlier, Lookup, Texts
 from mlxgen.engine.options import Options
 from mlxgen.engine.request.request import Request
 from mlxgen.errors import FilterError
 from mlxgen.filters import Int32Words
 from mlxgen.tokens import Token
-from tests.fakes.speaking import PROMPT, reciter
+from tests.fakes.drafting import Told, ToldOther
+from tests.fakes.speaking import PROMPT, endless, reciter
 
 from ...effort import tries
+
+# ---- who is asked -------------------------------------------------------------------------------
+
+
+SECOND = 1.0  # that a plain step takes
+
+
+LM = endless().lm
+
+
+def request_of(**options: Any) -> Request:
+    return LM.runtime.prepare([*b"abc"], Options.of({"max_tokens": 90, **options}))
+
+
+def following(tokens: list[Token]) -> Token:
+    return tokens[-1] + 1
+
+
+def length(guess: Guess | None) -> int:
+    return 0 if guess is None else len(guess.fed)
+
+
+def test_all_rows_together_draft_a_few_tokens_only_once_a_plain_step_is_known() -> None:
+    request, drafts = request_of(), Drafts([Told(following)])
+    for rows, step in ((1, 0.0), (MOST_ROWS + 1, SECOND)):
+        assert not drafts.expects(request, rows, step)
+        assert drafts.propose(request, rows, step) is None
+    for rows in range(1, MOST_ROWS + 1):
+        assert drafts.expects(request, rows, SECOND)
+        assert 1 <= length(drafts.propose(request, rows, SECOND)) <= WIDEST // rows - 1
+    for budget, most in ((1, 0), (2, 1), (4, 3), (90, 5)):
+        drafts = Drafts([Told(following)], 5, wanted=True)
+        assert length(drafts.propose(request_of(max_tokens=budget), 99, 0.0)) == most
+
+
+def test_they_are_asked_in_order_and_who_has_nothing_gives_way() -> None:
+    told, silent = Told(following), ToldOther(following, lambda length: False)
+    for drafters in ([told, ToldOther(following)], [silent, told]):
+        guess = Drafts(drafters).propose(request_of(), 1, SECOND)
+        assert guess is not None and guess.drafter == "told"
+
+
+def test_the_time_of_a_step_that_waited_in_vain_for_a_draft_counts_as_well() -> None:
+    drafter = Told(following, lambda length: length % 2 == 0)  # it expects one that never comes
+    drafts, request = Drafts([drafter]), request_of()
+    while not drafter.policy.rests:
+        assert drafts.expects(request, 1, SECOND)
+        assert drafts.propose(request, 1, SECOND) is None
+        drafts.saw(0, 0, 1.5)
+    waits = [drafts.expects(request, 1, SECOND) for _ in range(REST)]
+    assert waits == [False] * (REST - 1) + [True]
+
+
+# ---- how many tokens, and when drafts rest -----------------------------------------------------
+
+
+def drafted(policy: Policy, steps: int, stood: Callable[[int], int], cost: float) -> int:
+    """Of so many steps, those with a draft, each of which took as long as ``cost`` plain ones and
+    of which so many tokens stood."""
+    count = 0
+    for _ in range(steps):
+        policy.rests = max(0, policy.rests - 1)
+        if not policy.rests:
+            count += 1
+            proposed = policy.tokens(16)
+            policy.saw(proposed, min(proposed, stood(count)), cost)
+    return count
+
+
+def test_a_draft_is_as_long_as_what_stood_and_longer_as_long_as_all_of_it_stands() -> None:
+    policy = Policy(2.0)
+    assert policy.tokens(16) == 2 and policy.tokens(1) == 1
+    for stood, least, most in ((99, 16, 16), (3, 3, 4), (0, 1, 1)):
+        drafted(policy, 20, lambda _, stood=stood: stood, 1.0)  # type: ignore[misc]
+        assert least <= policy.tokens(16) <= most
+
+
+@pytest.mark.parametrize(
+    ("stood", "cost", "least", "most"),
+    [
+        (lambda _: 0, 1.3, 1, 20),  # what never pays
+        (lambda _: 0, 1.0, 1900, 1999),  # a few steps show what plain ones take
+        (lambda count: 2 * (count % 2), 1.5, 1900, 2000),
+        (lambda count: 2 * (count % 2), 3.0, 1, 200),
+    ],
+)
+def test_what_pays_is_drafted_and_what_does_not_is_tried_now_and_then(
+    stood: Callable[[int], int], cost: float, least: int, most: int
+) -> None:
+    assert least <= drafted(Policy(2.0), 2000, stood, cost) <= most
+
+
+def test_drafts_that_pay_again_are_found_and_rest_no_longer_than_at_first() -> None:
+    policy = Policy(4.0)
+    drafted(policy, 2000, lambda _: 0, 2.0)
+    assert drafted(policy, LONGEST_REST + 50, lambda _: 8, 1.5) > 45
 
 
 class Desk:
@@ -253,12 +351,3 @@ def test_filters_that_are_fed_the_whole_text_to_go_back_are_not_walked(desk: Des
     assert not desk.drafter().expects(request)
     assert desk.drafter().propose(request, 8) is None
     assert filter.resets == 0
-
-
-def test_text_that_repeats_takes_few_passes() -> None:
-    text = list("a fox met a dog. a fox met a dog. a fox met a dog. a fox met a dog.")
-    speaker = reciter(text, draft="auto")
-    plain = speaker.lm.generate(PROMPT, max_tokens=90, draft="off")
-    drafted = speaker.lm.generate(PROMPT, max_tokens=90, draft="ngram")
-    assert drafted.text == plain.text == "".join(text)
-    assert drafted.usage.forward_passes < 0.6 * plain.usage.forward_passes

@@ -43,18 +43,22 @@ FORGET = """new Promise((done, failed) => {
   asked.onsuccess = () => done();
   asked.onerror = () => failed(asked.error);
 })"""
-# Draws 6,000 elements as plainly as they can be drawn, and removes those from before.
-PLAIN = """() => {
-  document.getElementById("plain")?.remove();
-  const box = Object.assign(document.createElement("p"), { id: "plain" });
-  for (let k = 0; k < 6000; k += 1) {
-    const part = document.createElement("span");
-    part.className = `token level-${k % 13}`;
-    part.title = part.textContent = ` word${k % 99}`;
-    box.append(part);
+IN_VIEW = """part => {
+  const { left, top, right, bottom } = part.getBoundingClientRect();
+  const x = (left + right) / 2;
+  return [top + 4, bottom - 4].every((y) => part.contains(document.elementFromPoint(x, y)));
+}"""
+# Hands files to the page as a drop or a paste does; the browser's own dialogs cannot be driven.
+HAND = """([kind, target, files]) => {
+  const data = new DataTransfer();
+  for (const [name, type, given] of files) {
+    const content = typeof given === "number" ? "x".repeat(given) : Uint8Array.from(given);
+    data.items.add(new File([content], name, { type }));
   }
-  document.getElementById("main").append(box);
-  box.getBoundingClientRect();
+  const event = kind === "drop"
+    ? new DragEvent("drop", { dataTransfer: data, bubbles: true, cancelable: true })
+    : new ClipboardEvent("paste", { clipboardData: data, bubbles: true, cancelable: true });
+  document.querySelector(target).dispatchEvent(event);
 }"""
 GREEDY = {"Temperature": "0", "Thinking": "off"}
 
@@ -193,6 +197,28 @@ class Chat:
         self.answers.last.get_by_role("button", name="Edit", exact=True).click()
         self.page.get_by_label("Edited answer").fill(text)
 
+    def tab_to(self, name: str, back: bool = False, key: str = "Tab") -> None:
+        """Press Tab until something has the focus, at most once around the page."""
+        for _ in range(60):
+            self.key(f"Shift+{key}" if back else key)
+            if re.fullmatch(name, self.focused):
+                return
+        raise AssertionError(f"no Tab leads to {name}")
+
+    def hand(self, kind: str, *files: tuple[str, str, str | int]) -> None:
+        """Drop or paste files: each has a name, a type, and a text in Latin-1 or, if it is long,
+        its size."""
+        given = [
+            [name, type, data if isinstance(data, int) else [*data.encode("latin-1")]]
+            for name, type, data in files
+        ]
+        self.page.evaluate(HAND, [kind, "#message" if kind == "paste" else "#main", given])
+
+    def attach(self, name: str, kind: str, text: str) -> None:
+        """Choose a file with the composer's button."""
+        file: Any = {"name": name, "mimeType": kind, "buffer": text.encode()}
+        self.page.locator("#composer input[type=file]").set_input_files(file)
+
     def option(self, label: str, index: int) -> None:
         self.page.get_by_label(label).select_option(index=index)
 
@@ -266,29 +292,6 @@ class Chat:
             line.send("Network.emulateNetworkConditions", conditions | {"downloadThroughput": -1})
             line.detach()
 
-    def costs_of(self, work: Callable[[], object]) -> float:
-        """How much time of the browser's main thread something takes until it is drawn, in units of
-        what 6,000 plain elements take. Both are of the processor, and of the same minute."""
-        meter = self.context.new_cdp_session(self.page)
-        meter.send("Performance.enable", {"timeDomain": "threadTicks"})
-
-        def seconds() -> float:
-            found = meter.send("Performance.getMetrics")["metrics"]
-            return float(sum(each["value"] for each in found if each["name"] == "TaskDuration"))
-
-        def drawn(work: Callable[[], object]) -> float:
-            before = seconds()
-            work()
-            self.page.evaluate(
-                "() => new Promise((done) => requestAnimationFrame(() => setTimeout(done)))"
-            )
-            return seconds() - before
-
-        plain = min(drawn(lambda: self.page.evaluate(PLAIN)) for _ in range(3))
-        cost = drawn(work) / plain
-        meter.detach()
-        return cost
-
     # ---- what a person sees --------------------------------------------------------------------
 
     @property
@@ -338,6 +341,14 @@ class Chat:
         script = "box => box.value.slice(box.selectionStart)"
         assert str(self.page.locator(part).evaluate(script)).startswith(text)
 
+    def is_at(self, pattern: str) -> None:
+        """What has the focus has such a text or name."""
+        self.until(lambda: re.fullmatch(pattern, self.focused))
+
+    def in_view(self, part: str) -> None:
+        """It is seen, and not scrolled out of what contains it."""
+        assert self.page.locator(part).evaluate(IN_VIEW), part
+
     def counts(self, part: str, number: int) -> None:
         self.until(lambda: self.page.locator(part).count() == number)
 
@@ -359,8 +370,7 @@ class Chat:
         self.reads(re.escape(self.noted[name]))
 
     def holds(self, part: str, value: str) -> None:
-        found = self.page.locator(part).input_value()
-        assert found == value, found
+        self.until(lambda: self.page.locator(part).input_value() == value)
 
     def reads(self, pattern: str) -> None:
         """The last answer comes to be this one, and whole."""

@@ -2,76 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import re
 from typing import TYPE_CHECKING
 
 import pytest
 
 from ..server.running import Running, running
-from .driving import FACT, GREEDY, RECORD, Chat, box_of
+from .driving import FACT, GREEDY, Chat, box_of
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 KEY = "open-sesame"
-
-
-@pytest.mark.slow
-def test_a_conversation_and_a_branch_need_no_mouse(chat: Chat) -> None:
-    chat.hold_to_schema()
-    keys = chat.page.keyboard
-    chat.page.get_by_label("Message", exact=True).focus()
-    keys.type(RECORD)
-    keys.press("Enter")
-    chat.answers.last.wait_for()
-    chat.wait_done()
-    first = chat.answer
-    _tab_to(chat, "Tokens", back=True)
-    keys.press("Enter")
-    _tab_to(chat, re.compile(r"^“{\""))
-    for key in ("ArrowRight", "End", "Home", *["ArrowRight"] * 4):
-        keys.press(key)
-    assert chat.focused.startswith("“M”")
-    keys.press("Enter")
-    chat.panel.wait_for()
-    keys.press("Escape")
-    assert chat.focused.startswith("“M”")
-    keys.press(" ")
-    chat.panel.wait_for()
-    while not chat.focused.startswith("“E”"):
-        keys.press("ArrowDown")
-    keys.press("Enter")
-    chat.until(lambda: chat.answer != first)
-    chat.wait_done()
-    assert chat.focused.startswith("“E”")
-    assert json.loads(chat.answer)["name"].startswith("E")
-    _tab_to(chat, "Previous version")
-    keys.press("Enter")
-    assert chat.answer == first
-    assert chat.focused == "Previous version"
-    _tab_to(chat, "Compare")
-    keys.press("Enter")
-    dialog = chat.page.get_by_role("dialog", name="Two versions side by side")
-    dialog.wait_for()
-    keys.press("Escape")
-    dialog.wait_for(state="hidden")
-    assert chat.focused == "Compare"
-    _tab_to(chat, "Settings", back=True)
-    keys.press("Enter")
-    assert chat.page.evaluate("document.activeElement.tagName") == "H2"
-    keys.press("Escape")
-    assert chat.page.evaluate("document.activeElement.id") == "show-settings"
-    assert chat.page.locator("#settings").is_hidden()
-
-
-def _tab_to(chat: Chat, name: str | re.Pattern[str], *, back: bool = False) -> None:
-    """Press Tab until something has the focus, at most once around the page."""
-    for _ in range(60):
-        chat.page.keyboard.press("Shift+Tab" if back else "Tab")
-        if name == chat.focused or (isinstance(name, re.Pattern) and name.search(chat.focused)):
-            return
-    raise AssertionError(f"no Tab leads to {name}")
 
 
 @pytest.mark.slow

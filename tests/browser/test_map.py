@@ -62,32 +62,6 @@ def test_ways_from_a_node_are_one_request_and_grow_as_branches(chat: Chat) -> No
     assert chat.page.locator("#map").count() == 0
 
 
-def test_branches_are_pruned_put_back_found_and_compared(chat: Chat) -> None:
-    sampled(chat)
-    page = chat.page
-    first, last = page.locator(".map-node.end").first, page.locator(".map-node.end").last
-    kept = chat.stored
-    last.focus()
-    page.keyboard.press("Delete")
-    chat.until(lambda: ends(chat) == 4)
-    page.get_by_text(re.compile("^[1-4] of 4$")).wait_for()
-    chat.press("Undo")
-    chat.until(lambda: ends(chat) == 5)
-    assert chat.stored[0]["nodes"] == kept[0]["nodes"]
-    page.get_by_label("Find a text in the map").fill("fox")
-    page.get_by_text(re.compile(r"^\d found")).wait_for()
-    page.keyboard.press("Enter")
-    assert "found" in (page.locator('[aria-selected="true"]').get_attribute("class") or "")
-    page.get_by_label("Find a text in the map").fill("")
-    shown = page.locator(".map-node.end.shown").get_attribute("data-id")
-    other = last if first.get_attribute("data-id") == shown else first
-    other.focus()
-    page.locator("#map").get_by_role("button", name="Compare", exact=True).click()
-    dialog = page.get_by_role("dialog", name="Two versions side by side")
-    assert re.search("tokens? (is|are) the same|differ from the first", dialog.inner_text())
-    dialog.get_by_role("button", name="Close").click()
-
-
 @pytest.mark.parametrize("size", [(1280, 800), (1100, 720), (1000, 700), (844, 390), (390, 780)])
 def test_the_map_is_beside_the_answer_or_where_there_is_no_room_over_it(
     chat: Chat, size: tuple[int, int]

@@ -1,18 +1,20 @@
-"""What the browser keeps may be anything: the page takes what is whole, and says what is not."""
+"""What the browser keeps: addresses, files out and in, and what is not whole or not there."""
 
 from __future__ import annotations
 
+import json
+import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from ..server.running import Running
-from .driving import ENDLESS, FACT, GREEDY, Chat
+from .driving import ENDLESS, FACT, FORGET, GREEDY, Chat
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-pytestmark = pytest.mark.slow
 
 PARIS = "The capital of France is Paris."
 # Does something with the tables of the database in one transaction.
@@ -30,12 +32,6 @@ WITH_TABLES = """async (given) => {
   database.close();
   return found?.result ?? null;
 }"""
-
-
-def in_tables(chat: Chat, script: str, given: Any = None) -> Any:
-    return chat.page.evaluate(WITH_TABLES % script, given)
-
-
 # Others beside a good conversation that cannot be read, two of them not even listed.
 SPOIL = """
       const put = (id, body) => {
@@ -49,8 +45,14 @@ SPOIL = """
       put("foreign", given);
       put("looped", { ...given, id: "looped", chosen: { "": "nobody" } });
 """
+HOT = "What is the opposite of hot?"
 
 
+def in_tables(chat: Chat, script: str, given: Any = None) -> Any:
+    return chat.page.evaluate(WITH_TABLES % script, given)
+
+
+@pytest.mark.slow
 def test_what_is_malformed_is_set_aside_said_and_can_be_deleted(chat: Chat) -> None:
     chat.ask(FACT, GREEDY)
     (good,) = chat.stored
@@ -78,6 +80,7 @@ def test_what_is_malformed_is_set_aside_said_and_can_be_deleted(chat: Chat) -> N
     assert [one["id"] for one in chat.stored] == [good["id"]]
 
 
+@pytest.mark.slow
 def test_what_has_arrived_of_an_answer_is_there_when_the_page_comes_back(chat: Chat) -> None:
     chat.set(GREEDY | ENDLESS)
     with chat.slow_line():
@@ -100,6 +103,7 @@ def test_what_has_arrived_of_an_answer_is_there_when_the_page_comes_back(chat: C
         chat.wait_done()
 
 
+@pytest.mark.slow
 def test_what_a_tab_writes_last_stays_and_the_other_tab_is_told(chat: Chat) -> None:
     chat.ask(FACT, GREEDY)
     chat.until(lambda: len(chat.stored) == 1)
@@ -117,6 +121,7 @@ def test_what_a_tab_writes_last_stays_and_the_other_tab_is_told(chat: Chat) -> N
     other.page.close()
 
 
+@pytest.mark.slow
 def test_a_browser_without_a_database_chats_and_says_that_nothing_is_kept(
     browser: Browser, server: Running
 ) -> None:
@@ -134,33 +139,63 @@ def test_a_browser_without_a_database_chats_and_says_that_nothing_is_kept(
         assert chat.wrong == []
 
 
-@pytest.mark.slow
-def test_four_hundred_messages_open_about_as_fast_as_they_can_be_drawn(chat: Chat) -> None:
-    fill = """async ([text, count]) => {
-      const { Database } = await import("/page/database.js");
-      const database = await Database.opened();
-      const answer = { role: "assistant", settings: {}, reasoning: "", calls: [], finish: "stop" };
-      const nodes = {};
-      const chosen = {};
-      let parent = "";
-      for (let k = 0; k < count; k += 1) {
-        const content = `## Part ${k}\n\n${text}`;
-        const tokens = [{ i: 1, b: content, p: "content", l: -0.1 }];
-        nodes[`u${k}`] = { id: `u${k}`, parent, role: "user", text: `Question ${k}` };
-        nodes[`a${k}`] = { id: `a${k}`, parent: `u${k}`, ...answer, tokens, content };
-        chosen[parent] = `u${k}`;
-        chosen[`u${k}`] = parent = `a${k}`;
-      }
-      await database.write({ id: "many", title: "Many", changed: 1, settings: {}, nodes, chosen });
-    }"""
-    words = "Some **bold** words, `code` and [a link](https://example.org/). " * 8
+def titles(chat: Chat) -> list[str]:
+    return chat.page.locator("#conversations .title").all_inner_texts()
+
+
+def two_conversations(chat: Chat) -> None:
     chat.ask(FACT, GREEDY)
-    chat.page.evaluate(fill, [f"{words}\n\n- one\n- two\n- three", 200])
-    chat.reload()
+    chat.press("New conversation")
+    chat.ask(HOT, GREEDY)
 
-    def open_it() -> None:
-        chat.press("Many")
-        chat.until(lambda: chat.answers.count() == 200)
 
-    cost = chat.costs_of(open_it)
-    assert cost < 16, cost
+@pytest.mark.slow
+def test_what_is_downloaded_can_be_imported_and_is_the_same(chat: Chat, tmp_path: Path) -> None:
+    two_conversations(chat)
+    chat.set({"Maximum tokens": "3"})
+    chat.press("Try again")
+    chat.other_version()
+    before = chat.stored
+    file = tmp_path / "all.json"
+    with chat.page.expect_download() as download:
+        chat.page.get_by_label("All conversations").click()
+        chat.page.get_by_role("menuitem", name="Download all as JSON").click()
+    download.value.save_as(file)
+    assert download.value.suggested_filename == "conversations.json"
+    chat.page.goto(f"{chat.url}/health")
+    chat.page.evaluate(FORGET)
+    chat.page.goto(chat.url)
+    chat.wait_open()
+    assert chat.stored == []
+    chat.page.locator("#files").set_input_files(file)
+    chat.page.get_by_text("Imported 2 conversations.").wait_for()
+    assert chat.stored == before
+    chat.page.get_by_text("2 of 2").wait_for()
+    chat.page.locator("#files").set_input_files(file)  # again: they become others
+    chat.until(lambda: len(titles(chat)) == 4)
+    stored = chat.stored
+    assert len({one["id"] for one in stored}) == 4
+    plain = [json.dumps({**one, "id": ""}, sort_keys=True) for one in stored]
+    assert len(set(plain)) == 2
+
+
+@pytest.mark.slow
+def test_each_conversation_has_an_address_and_back_and_forward_work(chat: Chat) -> None:
+    chat.ask(FACT, GREEDY)
+    first = chat.page.url
+    assert re.search(r"#/c/[0-9a-f]+$", first)
+    chat.press("New conversation")
+    chat.page.locator("#welcome").wait_for()
+    chat.ask(HOT, GREEDY)
+    second = chat.page.url
+    assert second != first
+    chat.page.go_back()
+    chat.until(lambda: chat.answers.count() == 1 and chat.answer == PARIS)
+    chat.page.go_forward()
+    chat.until(lambda: chat.answer == "The opposite of hot is cold.")
+    chat.page.goto("about:blank")
+    chat.page.goto(first)
+    chat.until(lambda: chat.answers.count() == 1 and chat.answer == PARIS)
+    chat.page.evaluate("location.hash = '#/c/0123'")
+    chat.page.get_by_text("The conversation of this address is not kept in this").wait_for()
+    assert chat.page.url == first

@@ -12,7 +12,7 @@ import pytest
 from .driving import GREEDY, PERSON, RECORD, Chat, box_of, contrast, read, told
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Locator
+    pass
 
 
 @pytest.mark.slow
@@ -97,46 +97,6 @@ def test_characters_of_several_tokens_appear_once_and_whole(chat: Chat) -> None:
     assert chat.panel.is_visible()
 
 
-def in_view(part: Locator) -> bool:
-    """Whether it is seen, and not scrolled out of what contains it."""
-    script = """part => {
-      const { left, top, right, bottom } = part.getBoundingClientRect();
-      const x = (left + right) / 2;
-      return [top + 4, bottom - 4].every((y) => part.contains(document.elementFromPoint(x, y)));
-    }"""
-    return bool(part.evaluate(script))
-
-
-@pytest.mark.slow
-def test_text_of_ones_own_takes_the_place_of_a_token_if_the_schema_allows_it(chat: Chat) -> None:
-    before = chat.extract(tokens=True)
-    chat.token(4).click()
-    assert in_view(chat.panel.get_by_role("button", name="Sample ways from here"))
-    chat.type_instead('Zo"x')
-    refusal = chat.panel.get_by_text("The JSON schema does not allow")
-    refusal.wait_for()
-    assert in_view(refusal)
-    assert chat.answer == before
-    chat.type_instead("Zoe Q")
-    chat.other_version()
-    record = json.loads(chat.answer)
-    jsonschema.validate(record, PERSON)
-    assert record["name"].startswith("Zoe Q")
-    assert "typed" in chat.focused
-    chat.page.keyboard.press("Enter")
-    chat.type_instead("Maria")
-    chat.page.get_by_text("1 of 2").wait_for()
-    assert chat.answer == before
-    chat.token(4).click()
-    chat.type_instead("#999999")
-    chat.panel.get_by_text("expected token ids from 0 to").wait_for()
-    other = chat.alternative("E").get_attribute("data-id")
-    chat.type_instead(f"#{other}")
-    chat.other_version("3 of 3")
-    said = chat.token(4).get_attribute("aria-label") or ""
-    assert "typed" in said and "unknown" not in said
-
-
 def test_text_can_be_read_on_every_tint_in_both_themes(chat: Chat) -> None:
     chat.press("Tokens")
     steps = chat.page.locator("#legend .steps")
@@ -174,20 +134,6 @@ def test_the_strip_of_a_long_answer_leads_to_any_place_of_it(chat: Chat) -> None
     chat.until(lambda: chat.token(899).evaluate(seen))
     chat.page.keyboard.press("Enter")
     assert chat.focused == chat.token(899).get_attribute("aria-label")
-
-
-@pytest.mark.slow
-def test_six_thousand_tokens_are_shown_as_fast_as_they_can_be_drawn(chat: Chat) -> None:
-    tops = [{"id": k, "token": f" x{k}", "bytes": [120], "logprob": -k} for k in range(8)]
-    text = [".\n" if k % 40 == 39 else f" word{k % 99}" for k in range(6000)]
-    events = [
-        told(each, index=k, logprob=-(k % 60) / 10, top_logprobs=tops)
-        for k, each in enumerate(text)
-    ]
-    chat.answered(*events)
-    cost = chat.costs_of(lambda: chat.press("Tokens"))
-    assert chat.page.locator(".token[data-index]").count() == 6000
-    assert cost < 8, cost
 
 
 @pytest.mark.slow

@@ -62,9 +62,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.fixture(scope="session")
 def server() -> Iterator[Running]:
     """The demo model with the default settings, and a small batch."""
-    from .server.running import running
+    from .server.running import Running
 
-    with running("--max-batch", "8") as server:
+    with Running("--max-batch", "8") as server:
         yield server
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ..server.running import Running, running
+from ..server.running import Running
 from .driving import Chat
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture(scope="package")
 def server(browser: Browser) -> Iterator[Running]:
     """The demo model; started only where there is a browser."""
-    with running("--max-batch", "8") as server:
+    with Running("--max-batch", "8") as server:
         yield server
 
 

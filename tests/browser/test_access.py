@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ..server.running import Running, running
+from ..server.running import Running
 from .driving import FACT, GREEDY, Chat, box_of
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def test_the_browser_itself_keeps_text_from_becoming_html_or_script(chat: Chat) 
 
 @pytest.mark.slow
 def test_an_api_key_is_asked_for_and_kept_for_the_tab(browser: Browser) -> None:
-    with running(MLXGEN_API_KEY=KEY) as server, Chat.opened(browser, server.url) as chat:
+    with Running(MLXGEN_API_KEY=KEY) as server, Chat.opened(browser, server.url) as chat:
         dialog = chat.page.get_by_role("dialog", name="This server needs an API key")
         dialog.get_by_label("API key").fill("wrong")
         dialog.get_by_role("button", name="Use the key").click()

@@ -163,7 +163,7 @@ def test_a_lost_rank_is_named_to_every_request_and_ends_the_server(number: int) 
         began = threading.Barrier(2 * len(APIS) + 1)
 
         def ask(api: Api, stream: bool) -> None:
-            body = api.body(stream=stream, ignore_eos=True, **{api.limit: 2000})
+            body = api.body(limit=2000, stream=stream, ignore_eos=True)
             began.wait()
             answers[api.name, stream] = client.post(api.path, json=body)
 

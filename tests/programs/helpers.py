@@ -25,3 +25,16 @@ def carry_out(
 
 def text_of(function: ProgramFunction, speaker: Speaker | None = None, **options: Any) -> str:
     return carry_out(function, speaker, **options).results[()].text
+
+
+def run_over_errors(function: ProgramFunction, **options: Any) -> tuple[Any, list[Exception]]:
+    """A program's run to the end, whatever fails."""
+    run = letters().lm.control(PROMPT, Program(function), **options)
+    errors: list[Exception] = []
+    while True:
+        try:
+            next(run)
+        except StopIteration:
+            return run, errors
+        except Exception as error:
+            errors.append(error)

@@ -6,24 +6,10 @@ from typing import Any
 
 import pytest
 
-from mlxgen import Guide, OptionError, Program, StateError
-from mlxgen.programs.guide import ProgramFunction
+from mlxgen import Guide, Program, StateError
 from tests.fakes.controllers import finish
 from tests.fakes.speaking import PROMPT
-from tests.programs.helpers import carry_out, letters
-
-
-def run_over_errors(function: ProgramFunction, **options: Any) -> tuple[Any, list[Exception]]:
-    """A program's run to the end, whatever fails."""
-    run = letters().lm.control(PROMPT, Program(function), **options)
-    errors: list[Exception] = []
-    while True:
-        try:
-            next(run)
-        except StopIteration:
-            return run, errors
-        except Exception as error:
-            errors.append(error)
+from tests.programs.helpers import carry_out, letters, run_over_errors
 
 
 def texts(run: Any) -> dict[tuple[int, ...], str]:
@@ -76,57 +62,8 @@ def test_a_program_that_diverges_in_its_copy_is_an_error_of_that_branch(second: 
 # ---- fork([f, g])
 
 
-def test_fork_starts_one_program_for_each_function_and_continues() -> None:
-    async def child(g: Guide) -> str:
-        await g.fixed("c")
-        return await g.gen(max_tokens=2)
-
-    async def other(g: Guide) -> str:
-        assert g.text == "start "
-        await g.fixed("x")
-        return await g.gen(regex="[0-9]")
-
-    async def program(g: Guide) -> list[str]:
-        await g.fixed("start ")
-        tasks = await g.fork([child, other])
-        assert [task.branch for task in tasks] == [(1,), (2,)]
-        values = await g.wait(*tasks)
-        await g.fixed("|".join(values))
-        return values
-
-    run = carry_out(program)
-    assert run.controller.value == ["de", "0"]
-    assert texts(run) == {(): "start de|0", (1,): "start cde", (2,): "start x0"}
-
-
-def test_children_may_fork_again_and_are_replayed_from_their_own_start() -> None:
-    starts = []
-
-    async def child(g: Guide) -> str:
-        starts.append(g.text)
-        await g.fixed("c")
-        fork = await g.fork(2)
-        await g.fixed(str(fork.index))
-        return g.text
-
-    async def program(g: Guide) -> Any:
-        await g.fixed("p")
-        (task,) = await g.fork([child])
-        return await g.wait(task)
-
-    run = carry_out(program)
-    assert starts == ["p", "p"] and run.controller.value == ["pc0"]
-    assert texts(run) == {(): "p", (1,): "pc0", (1, 1): "pc1"}
-
-
-def test_a_fork_into_what_is_not_a_program_and_the_guide_of_another_are_refused() -> None:
+def test_the_guide_of_another_branch_is_refused() -> None:
     async def program(g: Guide) -> None:
-        for wrong in (0, -1, True, ["x"]):
-            with pytest.raises(OptionError):
-                await g.fork(wrong)  # type: ignore[arg-type]
-        with pytest.raises(OptionError):
-            await g.wait("x")  # type: ignore[arg-type]
-
         async def child(own: Guide) -> None:
             await g.fixed("x")
 
@@ -203,27 +140,6 @@ def test_waiting_on_a_variable_takes_no_polling() -> None:
 
     run = carry_out(program)
     assert run.controller.value == "yes" and looks == ["no", "yes"]
-
-
-def test_branches_take_turns_by_compare_and_swap() -> None:
-    async def worker(g: Guide) -> None:
-        for _ in range(3):
-            mine = "".join(map(str, g.branch))
-            await g.until("turn", mine.__eq__)
-            await g.fixed(mine)
-            g.append("log", mine)
-            assert g.compare_and_swap("turn", mine, {"1": "2", "2": "1"}[mine])
-            assert not g.compare_and_swap("turn", "nobody", "x")
-
-    async def program(g: Guide) -> str:
-        tasks = await g.fork([worker, worker])
-        g.set("turn", "1")
-        await g.wait(*tasks)
-        return g.get("log") or ""
-
-    run = carry_out(program)
-    assert run.controller.value == "121212"
-    assert texts(run) == {(): "", (1,): "111", (2,): "222"}
 
 
 def test_a_deadlock_says_who_waits_for_what() -> None:

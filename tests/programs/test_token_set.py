@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlxgen import OptionError, TokenSet
-from mlxgen.engine.branches import Branch, decide
-from mlxgen.filters import tokens_of
+from mlxgen import Branch, OptionError, TokenSet
+from tests.fakes.controllers import Recited, finish
+from tests.fakes.speaking import PROMPT
+from tests.programs.helpers import letters
 
 SIZES = st.sampled_from([1, 31, 32, 33, 50])
 
@@ -45,7 +46,6 @@ def test_a_token_set_is_a_mask_as_it_is() -> None:
     tokens = TokenSet([3, 33], 40)
     with pytest.raises(ValueError, match="read-only"):
         tokens.words[0] = 1
-    answer = decide([Branch(sample_mask=tokens)], length=1, vocab_size=40)
-    assert isinstance(answer, list) and answer[0].steering is not None
-    assert answer[0].steering.words is not None
-    assert tokens_of(answer[0].steering.words).tolist() == [3, 33]
+    speaker = letters()
+    mask = TokenSet(b"x", speaker.lm.vocab_size)
+    assert finish(speaker.lm.control(PROMPT, Recited([Branch(sample_mask=mask)], []))) == {(): "x"}

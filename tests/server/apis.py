@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import httpx
+
 from mlxgen.server import ask as server
 from mlxgen.server import llama, messages, openai, responses
 from mlxgen.server.ask import Ask
@@ -14,7 +16,8 @@ from mlxgen.server.bodies import read
 from mlxgen.server.reply import Event
 from mlxgen.server.served_model import ServedModel
 
-from .kit import HELLO, demo, model_of
+from .kit import HELLO, model_of
+from .running import Running
 
 SCHEMA: dict[str, Any] = {
     "type": "object",
@@ -88,13 +91,42 @@ class Api:
     def path(self) -> str:
         return ENDPOINTS[self.name].path
 
-    def body(self, asked: Any = "Hello", **fields: Any) -> dict[str, Any]:
-        """A request; ``asked`` is what the user says, or a conversation."""
+    def body(
+        self,
+        asked: Any = "Hello",
+        *,
+        limit: int | None = None,
+        functions: Sequence[Mapping[str, Any]] = (),
+        calls: str | None = None,
+        effort: str | None = None,
+        form: Any = None,
+        **fields: Any,
+    ) -> dict[str, Any]:
+        """A request; ``asked`` is what the user says, or a conversation, ``functions`` are what
+        ``tool`` takes, and ``calls`` is the choice of them."""
         talk = [{"role": "user", "content": asked}] if isinstance(asked, str) else asked
-        return {self.prompt: talk, **fields}
+        body = {self.prompt: talk, **fields}
+        if limit is not None:
+            body[self.limit] = limit
+        if functions:
+            body["tools"] = [self.tool(**each) for each in functions]
+        if calls is not None:
+            body["tool_choice"] = self.choice(calls)
+        body |= {} if effort is None else self.effort(effort)
+        return body | ({} if form is None else self.form(form))
 
-    def call(self, served: ServedModel | None = None, /, **fields: Any) -> Ask:
-        return ENDPOINTS[self.name].parse(self.body(**fields), served or demo())
+    def answered(
+        self, server: Running, body: Mapping[str, Any], **options: Any
+    ) -> tuple[Said | None, httpx.Response]:
+        """What a server says to it, also in a stream, or ``None`` if it fails."""
+        if not body.get("stream"):
+            answer = server.post(self.path, body, **options)
+            return self.whole(answer.json()) if answer.is_success else None, answer
+        answer = server.post(self.path, {**body, **self.usage}, **options)
+        lines = [line for line in answer.text.split("\n") if line.startswith("data: {")]
+        events = [json.loads(line.removeprefix("data: ")) for line in lines]
+        failed = not events or "error" in events[-1] or events[-1].get("type") == "response.failed"
+        return None if failed else self.streamed(events), answer
 
 
 # ---- chat completions --------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -72,6 +72,13 @@ class Inside:
         """A figure of ``/metrics``."""
         page = (await self.http.get("/metrics")).text
         return float(page.split(f"\nmlxgen_{name} ")[1].split()[0])
+
+
+def settings_of(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings as JSON has them."""
+    return {
+        name: tuple(value) if isinstance(value, list) else value for name, value in given.items()
+    }
 
 
 @asynccontextmanager

@@ -52,11 +52,6 @@ async def wanders(g: mlxgen.Guide) -> None:
         await g.backtrack(here)
 
 
-async def raises(g: mlxgen.Guide) -> None:
-    await g.fixed("Soon ")
-    raise LookupError("there is no such thing")
-
-
 async def raises_at_once(g: mlxgen.Guide) -> None:
     raise KeyError("a")
 
@@ -202,14 +197,6 @@ class NotCalled:
 
 
 NUMBER = 7
-
-
-def _no_paris(word: str, before: str) -> str | None:
-    """Every city but one."""
-    return "that city" if "Paris" in word else None
-
-
-no_paris = mlxgen.Checked(_no_paris, at=" ", tries=9)
 
 
 def short(line: str, before: str, most: int = 10) -> str | None:

@@ -42,6 +42,16 @@ class Running:
         for line in self._stderr:
             self.log.append(line.rstrip("\n"))
 
+    def __enter__(self) -> Running:
+        try:
+            return self.wait_ready()
+        except BaseException:
+            self.close()
+            raise
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
     def wait_ready(self) -> Running:
         """Wait for the line that says where it listens."""
         line = self.stdout.readline()
@@ -83,6 +93,11 @@ class Running:
 
     def post(self, path: str, body: Any, **options: Any) -> httpx.Response:
         return httpx.post(self.url + path, json=body, **{"timeout": WAIT, **options})
+
+    def send_text(self, path: str, text: str, headers: Mapping[str, str]) -> httpx.Response:
+        """POST what may be no JSON."""
+        headers = {"content-type": "application/json", **headers}
+        return httpx.post(self.url + path, content=text, headers=headers, timeout=WAIT)
 
     def held(
         self, path: str, body: Mapping[str, Any], headers: Mapping[str, str]
@@ -150,26 +165,9 @@ class Slow(Running):
         own = {"BREAKS": "slow", "WHILE": str(slow), **environment}
         super().__init__(*arguments, module="tests.server.broken", **own)
 
-
-@contextlib.contextmanager
-def running(*arguments: str, **options: str) -> Iterator[Running]:
-    """A server that is ready, and is gone afterwards."""
-    server = Running(*arguments, **options)
-    try:
-        yield server.wait_ready()
-    finally:
-        server.close()
-
-
-@contextlib.contextmanager
-def slowly(slow: Path, *arguments: str, **environment: str) -> Iterator[Slow]:
-    """The same, and it may be made slow."""
-    server = Slow(slow, *arguments, **environment)
-    try:
-        server.wait_ready()
-        yield server
-    finally:
-        server.close()
+    def __enter__(self) -> Slow:
+        super().__enter__()
+        return self
 
 
 def good(answer: httpx.Response) -> dict[str, Any]:

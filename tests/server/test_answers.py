@@ -1,14 +1,13 @@
 """What answers look like: every line of ``tests/data/answers.jsonl``, streamed and whole.
 
 A line has a request (``more`` beside the plainest body of its API), what the demo model says to it
-(one text for each choice), and the events and the whole answer that a client gets. Lines that were
-meant to change are written again by ``python -m tests.server.test_answers``; what that changes is
-to be read.
+(one text for each choice, or its tokens), what was ``used`` if that matters, and the events and the
+whole answer that a client gets. Lines that were meant to change are written again by
+``python -m tests.server.test_answers``; what that changes is to be read.
 """
 
 from __future__ import annotations
 
-import copy
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,12 +21,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from mlxgen import errors
 from mlxgen.engine import Chunk, Progress
 from mlxgen.engine.chunk import Alternative, DraftCount, Rejected, Usage
 from mlxgen.errors import DeadEndError, ModelError, QueueFullError
-from mlxgen.server.errors import RequestError, error_body
-from mlxgen.server.reply import Aside, Delivery, Event, Reply, Sent, timings
+from mlxgen.server.errors import RequestError
+from mlxgen.server.reply import Aside, Delivery, Event, Reply, Sent
 from mlxgen.server.token_work import TokenizeRequest, tokenize
 from mlxgen.server.wire import to_json, to_text
 from tests.chat.kit import tokens_of, tool
@@ -70,14 +68,19 @@ def chunks(line: Mapping[str, Any], delays: Sequence[int]) -> list[list[Chunk]]:
     raw = line["api"] in ("completions", "llama")
     finish = line.get("finish", "stop")
     for text in line["says"]:
-        tokens = known.encode(text, special=False) if text and not raw else []
-        tokens = known.continue_with(text.encode()) if raw else tokens
+        if isinstance(text, list):
+            tokens = text
+        elif raw:
+            tokens = known.continue_with(text.encode())
+        else:
+            tokens = known.encode(text, special=False) if text else []
         end = sorted(known.eos)[:1] if (finish == "stop" and not raw) or not tokens else []
         row = chunks_of(
             [*tokens, *end],
             known,
             delays=delays,
             finish=finish,
+            first=len(line["more"].get("prefix_tokens", ())),
             opens_text=not raw,
             logprob=bool(line["more"].get("logprobs") or line["more"].get("n_probs")),
         )
@@ -110,11 +113,11 @@ def both(
     api: str,
     more: Mapping[str, Any],
     rows: Sequence[Sequence[Chunk]],
-    used: Usage | None = None,
+    usages: Sequence[Usage] = (),
     model: str = "demo",
 ) -> tuple[list[Any], Any]:
     """The events of a stream, and what another reply puts together of its own."""
-    usages = [used or replace(USED, completion_tokens=len(row)) for row in rows]
+    usages = usages or [replace(USED, completion_tokens=len(row)) for row in rows]
     stream, whole = (reply_to(api, model, **{**more, "stream": each}) for each in (True, False))
     events = read_again(answered(stream, rows, usages))
     for event in answered(whole, rows, usages):
@@ -122,12 +125,14 @@ def both(
     return events, json.loads(json.dumps(whole.whole(), allow_nan=False))
 
 
-def answers(
-    line: Mapping[str, Any], delays: Sequence[int] = (), used: Usage | None = None
-) -> tuple[list[Any], Any]:
+def answers(line: Mapping[str, Any], delays: Sequence[int] = ()) -> tuple[list[Any], Any]:
     """Both, as a line has them."""
+    usages = list[Usage]()
+    for used in line.get("used", ()):
+        drafts = {name: DraftCount(*each) for name, each in used.get("drafts", {}).items()}
+        usages.append(Usage(**{**used, "drafts": drafts}))
     rows = chunks(line, delays)
-    return both(line["api"], line["more"], rows, used, line.get("model", "demo"))
+    return both(line["api"], line["more"], rows, usages, line.get("model", "demo"))
 
 
 @cache
@@ -142,14 +147,13 @@ def put_together(events: Iterable[Event]) -> list[tuple[Any, list[str]]]:
     """Events without their texts and numbers, and these texts: those that go on with one another
     are one, however they were cut."""
     found: list[tuple[Any, list[str]]] = []
-    for whole in events:
-        for event in apart(whole):
-            texts: list[str] = []
-            shape = without_texts(event, texts)
-            if found and texts and found[-1][0] == shape:
-                before = found.pop()[1]
-                texts = [one + more for one, more in zip(before, texts, strict=True)]
-            found.append((shape, texts))
+    for event in events:
+        texts: list[str] = []
+        shape = without_texts(event, texts)
+        if found and texts and found[-1][0] == shape:
+            before = found.pop()[1]
+            texts = [one + more for one, more in zip(before, texts, strict=True)]
+        found.append((shape, texts))
     return found
 
 
@@ -166,24 +170,10 @@ def without_texts(value: Any, texts: list[str]) -> Any:
     return {name: without_texts(each, texts) for name, each in plain.items()}
 
 
-def apart(event: Event) -> list[Event]:
-    """The begin of a call of a chat apart from its arguments, which may come with it."""
-    for choice in event.get("choices", ()):
-        for call in choice.get("delta", {}).get("tool_calls", ()):
-            arguments = call["function"]["arguments"]
-            if "id" in call and arguments:
-                begun, more = copy.deepcopy(event), copy.deepcopy(event)
-                begun["choices"][0]["delta"]["tool_calls"][0]["function"]["arguments"] = ""
-                rest = {"index": call["index"], "function": {"arguments": arguments}}
-                more["choices"][0]["delta"] = {"tool_calls": [rest]}
-                return [begun, more]
-    return [event]
-
-
 def test_every_answer_is_what_its_line_says_and_what_official_clients_read() -> None:
     for line in LINES:
         events, whole = answers(line)
-        assert put_together(events) == put_together(line["events"]), line["case"]
+        assert events == line["events"], line["case"]
         assert whole == line["whole"], line["case"]
         event, complete = read_by_clients(line["api"])
         if event is not None:
@@ -314,23 +304,6 @@ def test_long_arguments_are_streamed_as_they_grow() -> None:
     assert sum("tool_calls" in delta for delta in deltas) >= 5
 
 
-def test_calls_have_names_of_their_own_that_do_not_change() -> None:
-    tokens = tokens_of(f"{CALL}\n{CALL}", demo().vocabulary)
-    rows = [chunks_of(tokens, demo().vocabulary)] * 2
-    found = [choices_of([both("chat", TOOLS, rows[:1])[1]])[0]["calls"] for _ in range(2)]
-    assert found[0] == found[1] and len({id for id, *_ in found[0]}) == 2
-    _, whole = both("chat", {**TOOLS, "n": 2}, rows)
-    assert len({id for choice in choices_of([whole]).values() for id, *_ in choice["calls"]}) == 4
-
-
-def test_a_call_begun_in_the_prefix_is_given_whole() -> None:
-    tokens = tokens_of(CALL, demo().vocabulary)
-    rows = [chunks_of(tokens, demo().vocabulary, first=9)]
-    _, whole = both("chat", {**TOOLS, "prefix_tokens": tokens[:9]}, rows)
-    ((_, name, arguments),) = choices_of([whole])[0]["calls"]
-    assert (name, json.loads(arguments)) == ("get_weather", {"city": "Oslo"})
-
-
 def test_log_probabilities_say_what_was_impossible_not_allowed_and_rejected() -> None:
     yes, no = tokens_of("ab", demo().vocabulary)
     chunk = Chunk(
@@ -354,18 +327,6 @@ def test_log_probabilities_say_what_was_impossible_not_allowed_and_rejected() ->
         {"id": no, "token": "b", "bytes": [98], "reason": "draft", "by": "head"},
         {"id": yes, "token": "a", "bytes": [97], "reason": "hook", "by": None},
     ]
-
-
-def test_the_leading_space_that_a_decoder_drops_is_no_part_of_a_token() -> None:
-    asked = {"logprobs": True, "top_logprobs": 1}
-    known = model_of("pieces").vocabulary
-    token = known.token_of(b" the")
-    assert token is not None
-    rows = [chunks_of([token, *sorted(known.eos)[:1]], known, logprob=True)]
-    (choice,) = both("chat", asked, rows, model="pieces")[1]["choices"]
-    assert choice["message"]["content"] == "the"
-    (entry,) = choice["logprobs"]["content"]
-    assert [bytes(each["bytes"]) for each in (entry, entry["top_logprobs"][0])] == [b"the"] * 2
 
 
 def test_the_token_itself_is_always_among_its_alternatives() -> None:
@@ -408,6 +369,14 @@ def test_a_long_answer_is_written_a_piece_at_a_time(monkeypatch: pytest.MonkeyPa
     assert len(written) > 100 and max(written) < 100_000
 
 
+def test_a_begin_token_is_left_out_under_either_name() -> None:
+    def tokens(**fields: Any) -> list[int]:
+        asked = TokenizeRequest.model_validate({"content": "a", **fields})
+        return list(tokenize(asked, model_of("pieces"))["tokens"])
+
+    assert tokens(add_special=False) == tokens(add_special_tokens=False) == tokens()[1:]
+
+
 @pytest.mark.parametrize(("error", "code"), FAILURES)
 def test_a_stream_that_fails_ends_with_an_error_of_its_api(error: Exception, code: str) -> None:
     begun = chunks_of([104, 105], demo().vocabulary)[0]
@@ -423,90 +392,6 @@ def test_a_stream_that_fails_ends_with_an_error_of_its_api(error: Exception, cod
     response = last["responses"]["response"]
     assert (last["responses"]["type"], response["status"]) == ("response.failed", "failed")
     assert response["error"]["code"] == code
-
-
-PARAMS = {"prompt": "messages", "filters": "regex"}
-EXCLUDED = {**PARAMS, "dead_end": "regex, banned"}
-
-
-@pytest.mark.parametrize(
-    ("error", "params", "param", "code"),
-    [
-        (errors.OptionError("stop_tokens", "no"), PARAMS, "stop_token_ids", "invalid_value"),
-        (errors.OptionError("banned", "no"), PARAMS, "banned", "invalid_value"),
-        (errors.OptionError("filters", "no"), PARAMS, "regex", "invalid_value"),
-        (errors.OptionError("prefix", "no", code="x", index=3), PARAMS, "prefix_tokens[3]", "x"),
-        (errors.PromptError("too long"), PARAMS, "messages", "invalid_prompt"),
-        (errors.GrammarError("too large"), PARAMS, "regex", "invalid_grammar"),
-        (errors.FilterError("too many states"), EXCLUDED, "regex", "invalid_grammar"),
-        (errors.DeadEndError("stuck"), PARAMS, None, "dead_end"),
-        (errors.DeadEndError("stuck"), EXCLUDED, "regex", "dead_end"),
-    ],
-)
-def test_an_error_names_the_field_that_the_client_wrote(
-    error: errors.MlxgenError, params: dict[str, str], param: str | None, code: str
-) -> None:
-    status, body = error_body(error, params)
-    found = body["error"]
-    assert set(body) == {"error"} and set(found) == {"message", "type", "param", "code"}
-    assert (found["param"], found["code"]) == (param, code)
-    named = "regex, banned" if param and code == "dead_end" else param
-    if isinstance(error, errors.OptionError) or named == "regex, banned":
-        assert status == 400 and found["message"].startswith(f"{named}:".replace("[3]", ""))
-
-
-# ---- how fast they came --------------------------------------------------------------------------
-
-RAN = Usage(
-    prompt_tokens=110,
-    cached_tokens=10,
-    completion_tokens=21,
-    prompt_seconds=2.5,
-    queued_seconds=0.5,
-    generation_seconds=4.0,
-)
-RATES = {
-    "cache_n": 10,
-    "prompt_n": 100,
-    "prompt_ms": 2000.0,
-    "prompt_per_token_ms": 20.0,
-    "prompt_per_second": 50.0,
-    "predicted_n": 21,
-    "predicted_ms": 4000.0,
-    "predicted_per_token_ms": 200.0,
-    "predicted_per_second": 5.0,
-}
-
-
-def test_rates_count_what_was_run_and_no_time_in_the_queue() -> None:
-    assert timings([RAN]) == RATES
-    counts = {"text": DraftCount(6, 5)}
-    used = Usage(drafted_tokens=6, accepted_draft_tokens=5, drafts=counts)
-    both = {**counts, "model": DraftCount(2, 0)}
-    drafted = timings([used, replace(used, drafted_tokens=8, drafts=both)])
-    assert (drafted["draft_n"], drafted["draft_n_accepted"]) == (14, 10)
-    assert drafted["drafts"] == {
-        "text": {"draft_n": 12, "draft_n_accepted": 10},
-        "model": {"draft_n": 2, "draft_n_accepted": 0},
-    }
-    assert drafted["prompt_per_second"] == drafted["predicted_per_second"] == 0.0
-
-
-def test_loops_are_told_if_there_were_any() -> None:
-    looped = replace(RAN, loops=4, looped="again and ")
-    assert timings([looped, replace(RAN, loops=1)]).items() >= {
-        ("loops", 5),
-        ("looped", "again and "),
-    }
-    assert timings([RAN]) == RATES
-
-
-def test_tokens_before_a_fork_are_counted_once() -> None:
-    branch = replace(RAN, cached_tokens=110, completion_tokens=26, forked_tokens=15)
-    both = timings([RAN, branch], given=1)
-    assert both["prompt_n"] == RATES["prompt_n"] + 1 + 1
-    assert both["predicted_n"] == 20 + 11
-    assert both["predicted_per_second"] == (20 + 11 - 2) / 4.0
 
 
 @pytest.mark.parametrize("api", [CHAT, MESSAGES, RESPONSES], ids=str)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import logging
+from dataclasses import replace
 from typing import Any
 
 import jsonschema
@@ -19,8 +20,8 @@ from mlxgen.server.errors import RequestError
 from mlxgen.server.openai import ChatRequest
 
 from ..effort import tries
-from .apis import ENDPOINTS
-from .kit import demo, model_of
+from .apis import APIS, ENDPOINTS, Api
+from .kit import HELLO, demo, model_of, refused, templated
 from .test_requests import body_of, lines
 
 REQUESTS: dict[str, type[BaseModel]] = {
@@ -36,31 +37,14 @@ VALUES: list[Any] = [
     *("", "7", "auto", "\x01", [], [0], ["a"], [[]], [None], [True], [1.5], [{}]),
     *({}, {"a": 1}, {"": None}, {"type": "nothing"}, {"1": "2"}),
 ]
-CHECKED_FURTHER = {
-    "suffix": "the tokenizer has marks for it",
-    "logit_bias": "keys are token ids",
-    "stop_token_ids": "in the vocabulary",
-    "prefix_tokens": "in the vocabulary",
-    "min_tokens": "no more than max_tokens",
-    "xtc_threshold": "in range",
-    "prompt": "not empty, and in the vocabulary",
-    "input": "what is newest has a text",
-    "close_json": "needs a constraint",
-    "check": "one of the operator's",
-    "tool_choice": "needs tools",
-    "top_logprobs": "needs logprobs",
-    "continue_final_message": "needs an answer to go on with",
-    "add_generation_prompt": "needs continue_final_message to be false",
-    "chat_template_kwargs": "names of variables",
-    "choice": "texts",
-    "max_tokens": "more than the prefix",
-    "program": "a registered one",
-    "controller": "a registered one",
-    "hooks": "registered ones",
-    "arguments": "those of what is named",
-    "system": "pieces of text",
-}
-"""What the schema cannot say: each of these refuses some values of the right type."""
+CHECKED_FURTHER = (
+    *("prompt", "input", "system", "suffix", "prefix_tokens", "continue_final_message"),
+    *("add_generation_prompt", "chat_template_kwargs", "tool_choice", "choice", "close_json"),
+    *("max_tokens", "min_tokens", "xtc_threshold", "logit_bias", "stop_token_ids", "top_logprobs"),
+    *("program", "controller", "hooks", "check", "arguments"),
+)
+"""Each of these refuses some values of the right type, which the schema cannot say: tokens that are
+not in the vocabulary, what needs another field, and names of what is not registered."""
 
 
 def parse(api: str, body: Any) -> Ask:
@@ -239,3 +223,30 @@ def test_a_huge_value_makes_no_huge_message(api: str, name: str) -> None:
     for value in ("x" * 10**6, ["y" * 10**6], {"z" * 10**6: 1}, int("9" * 4000)):
         error = refusal(api, {**ENDPOINTS[api].plainest, name: value})
         assert error or name in ("seed", "thinking_budget")
+
+
+@pytest.mark.parametrize("api", APIS, ids=str)
+def test_many_tools_and_long_names_are_taken(api: Api) -> None:
+    names = ["f" * 256, *(f"mcp__server.tool-{i}" for i in range(300))]
+    body = api.body(functions=[{"name": name, "description": "d"} for name in names])
+    body["tool_choice"] = api.choice(names[0])
+    ask = ENDPOINTS[api.name].parse(body, replace(demo(), max_context=1 << 20))
+    prompt = demo().vocabulary.decode(ask.questions[0].prompt.tokens)
+    assert all(name in prompt for name in (names[0], names[-1])) and ask.spec
+
+
+def test_choices_share_the_prompt_and_draw_from_seeds_of_their_own() -> None:
+    for api, more in (("chat", {}), ("completions", {"prompt": [[5, 6], [7]]})):
+        jobs = parse(api, {**ENDPOINTS[api].plainest, "n": 3, "seed": 11, **more}).jobs
+        prompts, options = zip(*jobs, strict=True)
+        seeds = [each.seed for each in options]
+        assert seeds[0] == 11 and len(set(seeds)) == 3 and seeds == seeds[:3] * (len(jobs) // 3)
+        assert all(prompt is prompts[i - i % 3] for i, prompt in enumerate(prompts))
+    assert prompts[-1].tokens == (7,)
+
+
+@pytest.mark.slow
+def test_a_template_that_does_not_end_is_stopped() -> None:
+    model = templated(f"x{'{% for a in messages %}' * 4}{'{% endfor %}' * 4}")
+    found = refused(ENDPOINTS["chat"].parse, {"messages": HELLO * 1000}, model)
+    assert (found.status, found.param) == (400, "messages")

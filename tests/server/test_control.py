@@ -1,5 +1,6 @@
 """Answers that are steered while they are generated: what each order does, and what the stream
-tells of it.
+tells of it. ``kept`` in a line of ``tests/data/server/steering.jsonl`` finds what was put into the
+text, up to which it is as without the orders.
 
 The steps of the server take long until a test reads an answer to its end, so that no answer has
 ended before it is steered.
@@ -7,6 +8,7 @@ ended before it is steered.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -16,19 +18,22 @@ from typing import Any
 import httpx
 import pytest
 
+from .apis import APIS
+from .exchanges import carry_out, fits, lines, outcome, wanted
 from .kit import demo
-from .running import Running, Slow, endless, error, events, good, question, slowly
+from .running import Running, Slow, endless, error, events, good, question
 
 TEXT, CHAT = "/v1/completions", "/v1/chat/completions"
 LLAMA = "/v1/chat/completions/control"
 ENDLESS = endless(max_tokens=300, temperature=0)
 SHOWN = {**ENDLESS, "allow_retract": True}
+LINES = lines("steering")
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slow]:
     program = "endless=tests.server.own_code:endless"
-    with slowly(tmp_path_factory.mktemp("slow") / "slow", "--program", program) as server:
+    with Slow(tmp_path_factory.mktemp("slow") / "slow", "--program", program) as server:
         yield server
 
 
@@ -100,77 +105,25 @@ def alone(server: Slow) -> str:
 # ---- the actions -------------------------------------------------------------------------------
 
 
-def test_a_stop_ends_the_text(server: Slow, alone: str) -> None:
-    with followed(server, ENDLESS) as answer:
-        told = good(control(server, answer.id, "stop"))
-        assert told["id"] == answer.id and 0 < told["length"] < 300
-        text = answer.to_the_end()
-        assert answer.finish == "stop"
-    assert alone.startswith(text) and len(text) < len(alone)
-    assert error(control(server, answer.id, "stop"), 409)["code"] == "answer_ended"
-
-
-def test_a_rewind_is_told_to_whoever_allows_retractions(server: Slow, alone: str) -> None:
-    with followed(server, SHOWN) as answer:
-        assert good(control(server, answer.id, "rewind", to=2))["length"] == 2
-        assert good(control(server, answer.id, "rewind", tokens=1))["length"] >= 1
-        assert answer.to_the_end() == alone, "greedy draws are the same again"
-        assert answer.retracted
-
-
-def test_what_was_delivered_stays_for_all_others(server: Slow, alone: str) -> None:
-    with followed(server, ENDLESS) as answer:
-        refused = error(control(server, answer.id, "rewind", to=0), 409)
-        assert (refused["code"], refused["param"]) == ("cannot_rewind", "to")
-        assert "of which 0 can be taken back" in refused["message"]
-        assert answer.to_the_end() == alone
-    with followed(server, {**ENDLESS, "hold_tokens": 30}) as answer:
-        refused = error(control(server, answer.id, "rewind", tokens=1000), 409)
-        assert refused["param"] == "tokens" and "of which 30 can" in refused["message"]
-        good(control(server, answer.id, "rewind", tokens=30))
-        assert answer.to_the_end() == alone
-        assert not answer.retracted
-
-
-def test_text_and_tokens_are_put_where_they_are_wanted(server: Slow, alone: str) -> None:
-    vocabulary = demo().vocabulary
-    with followed(server, SHOWN) as answer:
-        good(control(server, answer.id, "put", to=3, text=" PUT THERE"))
-        text = answer.to_the_end()
-        place = text.index(" PUT THERE")
-        assert alone.startswith(text[:place]) and text != alone
-        assert answer.finish == "length"
-    run = vocabulary.encode("some tokens", special=False)
-    with followed(server, ENDLESS) as answer:
-        good(control(server, answer.id, "put", tokens=run))
-        assert "some tokens" in answer.to_the_end()
-        assert not answer.retracted
-
-
-def test_what_may_not_stand_there_leaves_the_answer_as_it_is(server: Slow) -> None:
-    body = {**ENDLESS, "ignore_eos": False, "regex": "[ab]{200}c"}
-    whole = server.post(TEXT, body).json()["choices"][0]["text"]
+@pytest.mark.whole
+@pytest.mark.parametrize("line", LINES, ids=lambda line: line["case"])
+def test_each_order_does_what_its_line_says(line: Mapping[str, Any], server: Slow) -> None:
+    body = {**ENDLESS, **line.get("body", {})}
+    (plain,) = good(server.post(TEXT, body))["choices"]
     with followed(server, body) as answer:
-        refused = error(control(server, answer.id, "put", text="abx"), 400)
-        assert refused["param"] == "text"
-        assert answer.to_the_end() == whole
-
-
-def test_options_hold_from_there_on(server: Slow, alone: str) -> None:
-    with followed(server, SHOWN) as answer:
-        good(control(server, answer.id, "options", to=4, regex="[0-9]{30}", temperature=1))
+        for order in line["orders"]:
+            told = outcome(control(server, answer.id, **order["send"]))
+            assert fits(told, wanted(order)), told
         text = answer.to_the_end()
-        assert text[-30:].isdigit() and alone.startswith(text[:-30])
-    with followed(server, ENDLESS) as answer:
-        good(control(server, answer.id, "options", stop=["a", "e", "i", "o", "u", " "]))
-        answer.to_the_end()
-        assert answer.finish == "stop"
-    with followed(server, ENDLESS) as answer:
-        refused = error(control(server, answer.id, "options", top_p=7), 400)
-        assert refused["param"] == "top_p"
-        refused = error(control(server, answer.id, "options", regex="["), 400)
-        assert refused["param"] == "regex"
-        assert answer.to_the_end() == alone
+    assert answer.finish == line["finish"]
+    assert bool(answer.retracted) is line.get("retracts", False)
+    if "kept" not in line:
+        assert text == plain["text"], "greedy draws are the same again"
+    else:
+        changed = re.search(line["kept"], text)
+        assert changed is not None and text != plain["text"]
+        assert plain["text"].startswith(text[: changed.start()])
+    assert error(control(server, answer.id, "stop"), 409)["code"] == "answer_ended"
 
 
 @pytest.mark.parametrize("loops", ["off", "take back"])
@@ -227,43 +180,10 @@ def test_others_notice_nothing(server: Slow, alone: str) -> None:
 # ---- what cannot be done -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("fields", "param"),
-    [
-        ({}, "action"),
-        ({"action": "dance"}, "action"),
-        ({"action": "options"}, "action"),
-        ({"action": "options", "seed": 1}, "seed"),
-        ({"action": "options", "text": "x"}, "text"),
-        ({"action": "options", "temperature": "hot"}, "temperature"),
-        ({"action": "options", "regex": "a", "choice": ["b"]}, "choice"),
-        ({"action": "rewind"}, "tokens"),
-        ({"action": "rewind", "tokens": 1, "to": 1}, "tokens"),
-        ({"action": "rewind", "tokens": -1}, "tokens"),
-        ({"action": "rewind", "tokens": [1]}, "tokens"),
-        ({"action": "put"}, "text"),
-        ({"action": "put", "text": ""}, "text"),
-        ({"action": "put", "text": "x", "tokens": [1]}, "text"),
-        ({"action": "put", "tokens": 3}, "tokens"),
-        ({"action": "put", "tokens": [10**6]}, "tokens[0]"),
-        ({"action": "stop", "tokens": 3}, "tokens"),
-        ({"action": "stop", "index": 1}, "index"),
-        ({"action": "reasoning_end", "temperature": 1}, "temperature"),
-    ],
-    ids=str,
-)
-def test_a_wrong_body_is_refused_and_names_the_field(
-    fields: Mapping[str, Any], param: str, steady: Following, server: Slow
-) -> None:
-    answer = server.post(f"/v1/requests/{steady.id}/control", fields)
-    assert error(answer, 400)["param"] == param
-
-
-@pytest.fixture
-def steady(server: Slow) -> Iterator[Following]:
-    """An answer that goes on meanwhile."""
-    with followed(server, ENDLESS, characters=1) as answer:
-        yield answer
+def test_a_wrong_order_is_refused_and_names_its_field(server: Slow, alone: str) -> None:
+    with followed(server, {**ENDLESS, "num_draft_tokens": 0}, characters=1) as answer:
+        carry_out(server, "steered", id=answer.id)
+        assert answer.to_the_end() == alone
 
 
 def test_a_choice_of_several_has_to_be_named(server: Slow) -> None:
@@ -296,7 +216,7 @@ def test_nobody_steers_the_answer_of_another_and_a_full_server_can_be_steered(
 ) -> None:
     keys = [{"x-api-key": key} for key in ("mine", "theirs")]
     own = ("--api-key", "mine", "--api-key", "theirs", "--max-batch", "1", "--max-queue", "1")
-    with slowly(tmp_path / "slow", *own) as full:
+    with Slow(tmp_path / "slow", *own) as full:
         full.slow.touch()
         url, body = full.url + TEXT, {**ENDLESS, "stream": True}
         named = {**keys[0], "x-request-id": "my-own-name"}
@@ -310,9 +230,11 @@ def test_nobody_steers_the_answer_of_another_and_a_full_server_can_be_steered(
                 path = f"/v1/requests/{id}/control"
                 refused = full.post(path, {"action": "stop"}, headers=keys[1])
                 assert error(refused, 404)["code"] == "answer_not_found"
-            refused = full.post(TEXT, ENDLESS, headers=keys[1])
-            assert error(refused, 429)["code"] == "queue_full"
-            assert refused.headers["retry-after"]
+            for api in APIS:
+                for streams in (False, True):
+                    refused = full.post(api.path, api.body(stream=streams), headers=keys[1])
+                    assert error(refused, 429)["code"] == "queue_full"
+                    assert 1 <= int(refused.headers["retry-after"]) <= 60
             for id in (waits, "my-own-name"):
                 path = f"/v1/requests/{id}/control"
                 good(full.post(path, {"action": "stop"}, headers=keys[0]))

@@ -1,4 +1,8 @@
-"""Several models in one server: who is loaded, who has to go, who waits, and what clients see."""
+"""Several models in one server: who is loaded, who has to go, who waits, and what clients see.
+
+Every line of ``tests/data/server/fleets.jsonl`` has the ``settings`` of a server, in which @ is the
+folder of the models, and ``steps``, each of which is something to do and what comes of it.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,8 @@ import json
 import random
 import signal
 import threading
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +27,9 @@ from mlxgen.server import exchange, fleet, served_model, serving
 from tests.effort import tries
 from tests.fakes.checkpoints import write_adapter
 
-from .inside import WAIT, Inside, run, write_letter, write_letter_adapter
-from .running import running
+from .exchanges import fits, lines, outcome, wanted
+from .inside import WAIT, Inside, run, settings_of, write_letter, write_letter_adapter
+from .running import Running
 
 LETTERS = {"one": "a", "two": "b", "owner/three": "c", "one:x": "x", "one:y": "y"}
 APIS: Mapping[str, tuple[str, dict[str, Any]]] = {
@@ -33,7 +39,7 @@ APIS: Mapping[str, tuple[str, dict[str, Any]]] = {
     "messages": ("/v1/messages", {"messages": [{"role": "user", "content": "x"}]}),
     "responses": ("/v1/responses", {"input": "x"}),
 }
-MIB = 1 << 20
+LINES = lines("fleets")
 
 
 @pytest.fixture(scope="module")
@@ -82,57 +88,55 @@ async def answering(inside: Inside, name: str) -> AsyncIterator[None]:
     await asyncio.gather(long, return_exceptions=True)
 
 
+# ---- the lines -----------------------------------------------------------------------------------
+
+
+async def play(inside: Inside, steps: Sequence[Mapping[str, Any]]) -> None:
+    """Take the steps of a line."""
+    begun: list[tuple[asyncio.Task[str], str]] = []
+    async with contextlib.AsyncExitStack() as held:
+        for step in steps:
+            match step:
+                case {"by": name, "says": text}:
+                    assert await inside.said(name) == text, step
+                case {"begins": name, "says": text, **more}:
+                    begun.append((asyncio.create_task(inside.said(name, **more)), text))
+                case {"ended": _}:
+                    said = await asyncio.gather(*(task for task, _ in begun))
+                    assert said == [text for _, text in begun]
+                case {"holds": name}:
+                    await held.enter_async_context(answering(inside, name))
+                case {"until": name, "is": state}:
+                    await inside.until(name, state)
+                case {"loaded": names}:
+                    assert await inside.loaded() == set(names.split()), step
+                case {"listed": names}:
+                    assert list(await inside.listed()) == names.split(), step
+                case {"unload": name}:
+                    await inside.unload(name)
+                case {"figure": name, "is": value}:
+                    async with asyncio.timeout(WAIT):
+                        while await inside.figure(name) != value:
+                            await asyncio.sleep(0.005)
+                case {"get": path} | {"post": path}:
+                    method = "POST" if "post" in step else "GET"
+                    answer = await inside.http.request(method, path, json=step.get("body"))
+                    assert fits(outcome(answer), wanted(step)), (step, answer.text)
+                case _:
+                    raise ValueError(step)
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("line", LINES, ids=lambda line: line["case"])
+def test_a_fleet_does_as_its_line_says(
+    line: Mapping[str, Any], shelf: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hub, "check", lambda repo: None)
+    known = json.loads(json.dumps(line).replace("@", str(shelf / "models")))
+    run(partial(play, steps=known["steps"]), **settings_of(known["settings"]))
+
+
 # ---- who is loaded -------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("fits", "asked", "loaded"),
-    [
-        (2, "one two one owner/three", "one owner/three"),
-        (2, "one two one owner/three two", "owner/three two"),
-        (2, "one:x", "one one:x"),
-        (2, "two one:x", "one one:x"),
-        (3, "one:x two one:x owner/three", "one one:x owner/three"),
-        (3, "one:x two one:x owner/three two", "owner/three two"),
-        (3, "one:x one:y one:x two", "one one:x two"),
-    ],
-)
-def test_what_was_used_longest_ago_goes_and_a_base_with_its_adapters(
-    several: dict[str, Any], fits: int, asked: str, loaded: str
-) -> None:
-    async def test(inside: Inside) -> None:
-        assert await inside.loaded() == set()
-        for name in asked.split():
-            assert await inside.said(name) == LETTERS[name] * 3
-        assert await inside.loaded() == set(loaded.split())
-
-    run(test, fits=fits, **several)
-
-
-def test_an_idle_model_goes_before_one_that_answers(several: dict[str, Any]) -> None:
-    async def test(inside: Inside) -> None:
-        async with answering(inside, "one"):
-            for name in ("two", "owner/three"):
-                await inside.said(name)
-            assert await inside.loaded() == {"one", "owner/three"}
-
-    run(test, fits=2, **several)
-
-
-def test_a_model_that_answers_is_waited_for_and_comes_back_for_who_asks_late(
-    several: dict[str, Any],
-) -> None:
-    async def test(inside: Inside) -> None:
-        long = asyncio.create_task(inside.said("one:x", max_tokens=300))
-        await inside.until("one:x", "loaded")
-        other = asyncio.create_task(inside.said("two"))
-        await inside.until("one", "unloading")
-        late = asyncio.create_task(inside.said("one:y"))
-        tasks = [long, other, late]
-        assert await asyncio.gather(*tasks) == ["x" * 300, "bbb", "yyy"]
-        assert await inside.loaded() == {"one", "one:y"}
-
-    run(test, fits=2, **several)
 
 
 def test_a_server_that_ends_while_a_model_waits_for_room_has_not_failed(
@@ -220,25 +224,6 @@ def test_a_model_whose_files_are_fetched_keeps_no_request_for_another_waiting(
     run(test, **several)
 
 
-def test_what_can_never_fit_is_refused_and_nobody_goes_for_it(several: dict[str, Any]) -> None:
-    async def test(inside: Inside) -> None:
-        assert await inside.said("one") == "aaa"
-        error = (await inside.say("one:x")).json()["error"]  # beside its base
-        assert error["code"] == "model_not_loaded" and "it needs" in error["message"]
-        assert await inside.loaded() == {"one"}
-
-    run(test, fits=1, **several)
-
-
-def test_with_the_limit_ignored_what_does_not_fit_is_loaded_alone(several: dict[str, Any]) -> None:
-    async def test(inside: Inside) -> None:
-        for name in ("one", "two"):
-            assert await inside.said(name)
-        assert await inside.loaded() == {"two"}
-
-    run(test, fits=0, ignore_memory_limit=True, **several)
-
-
 def test_a_model_that_cannot_be_loaded_says_why_and_is_tried_again_later(
     shelf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -278,25 +263,6 @@ def test_an_adapter_of_another_model_says_why_and_lets_its_base_go(
         await inside.unload("one")
 
     run(test, models=(str(one),), adapters=(f"wide={folder}",))
-
-
-def test_models_that_nobody_uses_are_unloaded_after_a_while_and_come_back(
-    several: dict[str, Any], shelf: Path
-) -> None:
-    async def all_of_them(inside: Inside) -> None:
-        assert await inside.said("one:x") == "xxx"
-        await inside.until("one:x", "unloaded")
-        await inside.until("one", "unloaded")
-        assert await inside.said("one:x") == "xxx"
-
-    async def the_only_one(inside: Inside) -> None:
-        for _ in range(2):
-            assert await inside.said() == "aaa"
-            await inside.until("one", "unloaded")
-            assert (await inside.http.get("/health")).json()["ready"]
-
-    run(all_of_them, idle_unload=0.05, **several)
-    run(the_only_one, idle_unload=0.05, models=(str(shelf / "models" / "one"),))
 
 
 @pytest.mark.slow
@@ -353,132 +319,7 @@ def test_what_is_unloaded_gives_its_memory_back_and_its_figures_stay(
     run(test, cache_dir=str(tmp_path), **several)
 
 
-def test_the_limit_for_kv_is_for_all_loaded_models_together(several: dict[str, Any]) -> None:
-    async def test(inside: Inside) -> None:
-        for count, name in enumerate(["one", "two", "owner/three"], 1):
-            await inside.said(name)
-            await limited(inside, 64 * MIB // count * count)
-        await inside.unload("two")
-        await limited(inside, 64 * MIB)
-
-    async def limited(inside: Inside, total: int) -> None:
-        async with asyncio.timeout(WAIT):
-            while await inside.figure("cache_limit_bytes") != total:
-                await asyncio.sleep(0.005)
-
-    run(test, cache_bytes=64 * MIB, **several)
-
-
 # ---- what clients see ----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("settings", "listed"),
-    [
-        ({"aliases": ["x", "demo", "x"]}, "demo x"),
-        ({"models": ["@/two"]}, "two"),
-        ({"models": ["@/owner/three"], "model_dirs": ["@"]}, "three owner/three broken one two"),
-        (
-            {"model_dirs": ["@"], "aliases": ["gpt", "claude=two", "haiku=claude"]},
-            "broken gpt one two claude haiku owner/three",
-        ),
-        (
-            {"models": ["@/one", "a/b"], "adapters": ["x=@/../x-adapter"], "aliases": ["p=one:x"]},
-            "one a/b one:x p",
-        ),
-    ],
-)
-def test_models_are_called_by_their_folders_their_ids_and_further_names(
-    settings: Mapping[str, Any], listed: str, shelf: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def test(inside: Inside) -> None:
-        assert list(await inside.listed()) == listed.split()
-
-    monkeypatch.setattr(hub, "check", lambda repo: None)
-    models = str(shelf / "models")
-    run(test, **{name: tuple(t.replace("@", models) for t in s) for name, s in settings.items()})
-
-
-def test_every_api_is_answered_by_the_model_that_it_names(shelf: Path) -> None:
-    async def test(inside: Inside) -> None:
-        assert await inside.states() == {
-            "two": "loaded",
-            "gpt": "loaded",
-            "broken": "unloaded",
-            "one": "unloaded",
-            "owner/three": "unloaded",
-            "haiku": "unloaded",
-            "two:x": "unloaded",
-        }
-        path = str(shelf / "models" / "two")
-        wanted: dict[str | None, str] = {
-            "one": "a",
-            "owner/three": "c",
-            "haiku": "c",
-        }
-        wanted |= dict.fromkeys(["gpt", path, "llama3:8b", "one:8b", "gpt-9", None, ""], "b")
-        for name in ("two:x", "gpt:x", f"{path}:x"):
-            wanted[name] = "x"
-        said = await asyncio.gather(*map(inside.said, wanted))
-        assert said == [letter * 3 for letter in wanted.values()]
-        for given, told in (("haiku", "haiku"), ("two:x", "two:x"), (None, "two")):
-            assert (await inside.say(given)).json()["model"] == told
-        for where, body in APIS.values():
-            whole = {"max_tokens": 3, "temperature": 0, "model": "one", **body}
-            assert "aaa" in (await inside.http.post(where, json=whole)).text, where
-        assert (await inside.say("two:z")).status_code == 404, "an adapter is never ignored"
-        about = (await inside.listed())["two:x"]
-        assert about["parent"] == "two" and about["max_model_len"] == 4096
-
-    run(
-        test,
-        models=(str(shelf / "models" / "two"),),
-        model_dirs=(str(shelf / "models"),),
-        aliases=("gpt", "haiku=owner/three"),
-        adapters=(f"x={shelf}/x-adapter",),
-    )
-
-
-def test_what_is_asked_about_a_model_names_it(several: dict[str, Any], shelf: Path) -> None:
-    async def test(inside: Inside) -> None:
-        get, post = inside.http.get, inside.http.post
-        props = (await get("/props", params={"model": "owner/three"})).json()
-        assert props["model_alias"] == "owner/three"
-        assert props["model_path"] == str(shelf / "models" / "owner" / "three")
-        tokens = (await post("/tokenize", json={"prompt": "x", "model": "one"})).json()["tokens"]
-        text = (await post("/detokenize", json={"tokens": tokens, "model": "one"})).json()
-        assert text["content"] == "x"
-        counted = {"messages": [{"role": "user", "content": "x"}], "model": "one"}
-        assert (await post("/v1/messages/count_tokens", json=counted)).json()["input_tokens"] > 0
-        slots = (await get("/slots", params={"model": "two"})).json()
-        assert slots[0] == {"id": 0, "n_ctx": None, "is_processing": False}
-        assert (await get("/v1/models/owner/three")).json()["status"] == {"value": "loaded"}
-        assert (await get("/v1/models/one")).json()["max_model_len"] == 4096
-        for path in ("/v1/models/gpt-9", "/props?model=gpt-9", "/slots?model=gpt-9"):
-            assert (await get(path)).status_code == 404, path
-        assert (await inside.say("gpt-9")).json()["error"]["code"] == "model_not_found"
-        figures = (await get("/metrics")).text
-        for line in (
-            'mlxgen_model_loaded{model="one"} 1.0',
-            'mlxgen_model_loaded{model="two"} 0.0',
-            'mlxgen_model_requests_total{model="one"} 3.0',
-        ):
-            assert line in figures
-        assert await inside.figure("held_bytes") > 0
-
-    run(test, strict_model=True, **several)
-
-
-def test_models_are_loaded_and_unloaded_on_demand(several: dict[str, Any]) -> None:
-    async def test(inside: Inside) -> None:
-        answer = await inside.http.post("/models/load", json={"model": "one"})
-        assert answer.json() == {"success": True}
-        assert await inside.loaded() == {"one"}
-        await inside.unload("one")
-        for body, status in (({"model": "gpt-9"}, 404), ({}, 400), ({"model": "broken"}, 503)):
-            assert (await inside.http.post("/models/load", json=body)).status_code == status
-
-    run(test, **several)
 
 
 def test_a_stream_that_waits_for_its_model_gives_signs_of_life(
@@ -531,7 +372,7 @@ def test_a_request_waits_for_a_load_no_longer_than_for_a_place(
 @pytest.mark.slow
 def test_a_signal_ends_a_server_with_several_models_that_answer_and_load(shelf: Path) -> None:
     models = shelf / "models"
-    with running("--model", str(models / "one"), "--model-dir", str(models)) as server:
+    with Running("--model", str(models / "one"), "--model-dir", str(models)) as server:
         assert server.greeting.endswith("serving one, and 3 more when asked for")
         body = {"prompt": "x", "max_tokens": 500, "ignore_eos": True}
         links = [

@@ -7,19 +7,17 @@ each of these is refused by a server with any of those; without a code they get 
 from __future__ import annotations
 
 import asyncio
-import json
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from .inside import serving
+from .exchanges import lines
+from .inside import serving, settings_of
 from .running import Running
 
-DATA = Path(__file__).parents[1] / "data" / "server" / "gate.jsonl"
-LINES = [json.loads(line) for line in DATA.read_text(encoding="utf-8").splitlines()]
+LINES = lines("gate")
 PAGE = "http://localhost:3000"  # of another origin
 REFUSALS = {
     "host_not_allowed": 403,
@@ -37,11 +35,7 @@ def ask(
 
     async def asked() -> httpx.Response:
         headers = [(name.encode(), value.encode()) for name, value in given.items()]
-        own: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value
-            for name, value in settings.items()
-        }
-        async with serving(ready=False, **own) as inside:
+        async with serving(ready=False, **settings_of(settings)) as inside:
             return await inside.http.request(method, path, headers=headers)
 
     return asyncio.run(asked())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,14 +11,14 @@ import pytest
 from tests.fakes.seeing import png
 
 from .apis import APIS, CHAT, MESSAGES, RESPONSES, Api
-from .running import WAIT, Running, error, good, running
+from .exchanges import carry_out
+from .running import Running, error, good
 
 TEXT = "what is it?"
 EACH = 6
 """The tokens of an image."""
 
 
-FIELDS = {CHAT: ".image_url.url", MESSAGES: ".source.data", RESPONSES: ".image_url"}
 EACH_API = pytest.mark.parametrize("api", APIS, ids=str)
 
 
@@ -36,13 +35,13 @@ def image(api: Api, url: str) -> dict[str, Any]:
 def body_of(api: Api, *urls: str, text: str = TEXT) -> dict[str, Any]:
     said = {"type": "input_text" if api is RESPONSES else "text", "text": text}
     content = [*(image(api, url) for url in urls), said]
-    return api.body([{"role": "user", "content": content}], **{api.limit: 8})
+    return api.body([{"role": "user", "content": content}], limit=8)
 
 
 @pytest.fixture(scope="module")
 def eyes() -> Iterator[Running]:
     pytest.importorskip("PIL", reason="images need Pillow")
-    with running("--allow-remote-images", module="tests.server.seeing") as server:
+    with Running("--allow-remote-images", module="tests.server.seeing") as server:
         yield server
 
 
@@ -72,30 +71,8 @@ def test_chats_and_responses_mean_the_same(eyes: Running) -> None:
     assert same[0] == same[1]
 
 
-@EACH_API
-def test_a_model_without_a_processor_refuses_them_by_their_field(server: Running, api: Api) -> None:
-    refused = error(server.post(api.path, body_of(api, address_of(1))))
-    assert refused["param"] == f"{api.prompt}[0].content[0]{FIELDS[api]}"
-    assert "takes no images" in refused["message"]
-
-
-@EACH_API
-def test_what_is_not_an_image_is_a_400_that_names_the_field(
-    eyes: Running, server: Running, api: Api, tmp_path: Path
-) -> None:
-    (path := tmp_path / "secret.png").write_bytes(png(1))
-    for address, message in (
-        ("data:image/png;base64,aGVsbG8=", "expected an image in one of the formats"),
-        ("data:image/png;base64,a!", "base64 in it is damaged"),
-        ("http://127.0.0.1:1/cat.png", "not on the public internet"),
-        ("http://localhost/cat.png", "not on the public internet"),
-        ("ftp://example.org/cat.png", "expected an address that begins with data:"),
-        (str(path), "expected an address that begins with data:"),
-        (f"file://{path}", "expected an address that begins with data:"),
-    ):
-        refused = error(eyes.post(api.path, body_of(api, address)))
-        assert refused["param"].startswith(f"{api.prompt}[0].content[0]")
-        assert message in refused["message"], address
+def test_what_is_not_an_image_is_refused_by_its_field(eyes: Running) -> None:
+    carry_out(eyes, "eyes")
 
 
 def test_images_that_tools_return_are_taken(eyes: Running) -> None:
@@ -125,12 +102,6 @@ def test_images_that_tools_return_are_taken(eyes: Running) -> None:
     assert told.status_code == 200
 
 
-def test_a_file_that_the_server_would_have_to_keep_is_refused(eyes: Running) -> None:
-    body = body_of(RESPONSES, "x")
-    body["input"][0]["content"][0] = {"type": "input_image", "file_id": "file-1"}
-    assert error(eyes.post("/v1/responses", body))["param"] == "input[0].content[0].file_id"
-
-
 def test_tokens_are_counted_with_those_of_images(eyes: Running) -> None:
     body = body_of(MESSAGES, address_of(1))
     counted = good(eyes.post("/v1/messages/count_tokens", {"messages": body["messages"]}))
@@ -146,7 +117,7 @@ def test_tokens_are_counted_with_those_of_images(eyes: Running) -> None:
 def test_images_that_wait_are_limited_and_fetched_only_if_the_operator_says_so() -> None:
     pytest.importorskip("PIL", reason="images need Pillow")
     limit = f"serving.IMAGES={3 * 12 * 56 * 84}"
-    with running(module="tests.server.seeing", SET=limit) as server:
+    with Running(module="tests.server.seeing", SET=limit) as server:
         assert good(server.post(CHAT.path, body_of(CHAT, address_of(1))))
         refused = error(server.post(CHAT.path, body_of(CHAT, *map(address_of, range(4)))), 503)
         assert refused["code"] == "images_busy"
@@ -164,26 +135,3 @@ def test_an_image_that_comes_again_is_not_run_again(eyes: Running) -> None:
     ]
     assert cached[1] > answers[0]["usage"]["prompt_tokens"] - 8
     assert cached[2] < cached[1] - EACH
-
-
-def test_what_the_server_tells_of_itself(eyes: Running) -> None:
-    assert eyes.get("/props").json()["modalities"] == {"vision": True, "audio": False}
-
-
-def test_the_official_clients_send_images(eyes: Running) -> None:
-    with eyes.client() as client:
-        asked: Any = {"model": "seeing", "temperature": 0, **body_of(CHAT, address_of(1))}
-        chat = client.chat.completions.create(**asked)
-        streamed = client.chat.completions.create(**asked, stream=True)
-        text = "".join(chunk.choices[0].delta.content or "" for chunk in streamed)
-        assert text == chat.choices[0].message.content
-        response = client.responses.create(
-            model="seeing", **body_of(RESPONSES, address_of(1)) | {"max_output_tokens": 16}
-        )
-        assert response.usage is not None
-        assert response.usage.input_tokens == chat.usage.prompt_tokens
-    from anthropic import Anthropic  # slow to import, as all clients
-
-    with Anthropic(base_url=eyes.url, api_key="none", max_retries=0, timeout=WAIT) as other:
-        message = other.messages.create(model="seeing", **body_of(MESSAGES, address_of(1)))
-    assert message.usage.output_tokens > 0

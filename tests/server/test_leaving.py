@@ -8,8 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from .apis import APIS, Api
-from .running import Running, endless, question, running
+from .running import Running, endless, question
 
 TEXT = "/v1/completions"
 PROMPT = "word " * 1500
@@ -19,22 +18,12 @@ IN_TIME = 30.0
 @pytest.fixture(scope="module")
 def small() -> Iterator[Running]:
     """A server that runs two rows at a time."""
-    with running("--max-batch", "2", "--request-timeout", "100") as server:
+    with Running("--max-batch", "2", "--request-timeout", "100") as server:
         yield server
 
 
 def left(server: Running) -> float:
     return server.figure('mlxgen_requests_total{endpoint="/v1/completions",outcome="client_gone"}')
-
-
-@pytest.mark.parametrize("api", APIS, ids=str)
-def test_a_stream_that_is_left_frees_its_row(api: Api, server: Running) -> None:
-    body = api.body(ignore_eos=True, stream=True, **{api.limit: 2000})
-    with server.send(api.path, body) as link:
-        while b"data: " not in link.recv(1 << 16):
-            pass
-        server.wait_until(lambda: server.rows() == 1, "it does not run")
-    server.wait_idle()
 
 
 def test_a_request_that_is_left_before_its_answer_frees_its_rows(server: Running) -> None:

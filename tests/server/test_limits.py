@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
@@ -12,8 +11,8 @@ from typing import Any
 import httpx
 import pytest
 
-from .apis import APIS
-from .running import Running, endless, error, question, running
+from .exchanges import carry_out
+from .running import Running, endless, error, question
 
 KEY = {"x-api-key": "open-sesame"}
 TEXT = "/v1/completions"
@@ -22,7 +21,7 @@ TEXT = "/v1/completions"
 @pytest.fixture(scope="module")
 def full() -> Iterator[Running]:
     """A server with a key, and room for two rows that run and two that wait."""
-    with running(
+    with Running(
         *("--max-batch", "2", "--max-queue", "2", "--max-context", "512"),
         *("--cors-origin", "http://localhost:3000", "--log-format", "json"),
         *("--hook", "slow=tests.server.own_code:slow"),
@@ -30,28 +29,6 @@ def full() -> Iterator[Running]:
         MLXGEN_API_KEY="open-sesame",
     ) as server:
         yield server
-
-
-@pytest.mark.slow
-def test_a_flood_beyond_the_queue_is_told_to_come_back(full: Running) -> None:
-    def ask(number: int) -> tuple[int, str | None, str]:
-        api = APIS[number % len(APIS)]
-        body = api.body(f"{number}", ignore_eos=True, stream=number % 2 == 0, **{api.limit: 60})
-        answer = full.post(api.path, body, headers=KEY)
-        return answer.status_code, answer.headers.get("retry-after"), answer.text
-
-    with ThreadPoolExecutor(16) as pool:
-        answers = list(pool.map(ask, range(16)))
-    statuses = [status for status, _, _ in answers]
-    assert set(statuses) == {200, 429}
-    assert statuses.count(200) >= 4
-    for status, wait, text in answers:
-        if status == 429:
-            assert wait is not None
-            assert 1 <= int(wait) <= 60
-            assert "queue_full" in text
-    full.wait_idle()
-    assert ask(1)[0] == 200
 
 
 @pytest.mark.parametrize("path", [TEXT, "/completion"])
@@ -104,9 +81,11 @@ def test_a_probe_for_a_free_slot_fails_while_all_are_taken(full: Running) -> Non
     assert probe().status_code == 200
 
 
+def test_a_key_is_needed_and_names_and_the_context_are_limited(full: Running) -> None:
+    carry_out(full, "full")
+
+
 def test_answers_that_do_not_fit_as_a_whole_leave_nothing_behind(full: Running) -> None:
-    assert error(full.post(TEXT, {"prompt": "a", "n": 3}, headers=KEY))["param"] == "n"
-    assert full.post(TEXT, {"prompt": "a", "n": 2, "max_tokens": 2}, headers=KEY).is_success
     body = {"prompt": "a", "n": 2, "max_tokens": 450, "ignore_eos": True, "hooks": ["slow"]}
     with full.held(TEXT, body, KEY), full.held(TEXT, body | {"n": 1}, KEY):
         full.wait_until(lambda: full.rows() == 3, "they do not run")
@@ -114,47 +93,6 @@ def test_answers_that_do_not_fit_as_a_whole_leave_nothing_behind(full: Running) 
         assert error(refused, 429)["code"] == "rate_limit_exceeded"
         assert full.rows() == 3
     full.wait_idle()
-
-
-def test_the_context_can_be_made_smaller(full: Running) -> None:
-    assert full.get("/v1/models", headers=KEY).json()["data"][0]["max_model_len"] == 512
-    refused = error(full.post(TEXT, {"prompt": "word " * 600}, headers=KEY))
-    assert refused["code"] == "context_length_exceeded" and "512" in refused["message"]
-
-
-def test_every_client_needs_the_key_and_is_told_so_in_its_own_form(full: Running) -> None:
-    for api in APIS:
-        for wrong in ({}, {"x-api-key": "wrong"}, {"authorization": "Bearer wrong"}):
-            refusal = error(full.post(api.path, api.body(), headers=wrong), 401)
-            assert refusal["type"] == "authentication_error"
-        for right in (KEY, {"authorization": "Bearer open-sesame"}):
-            body = api.body(**{api.limit: 1})
-            assert full.post(api.path, body, headers=right).status_code == 200
-    import anthropic
-    import openai
-
-    health = full.get("/health")
-    assert health.status_code == 200 and "demo" not in health.text
-    with full.client(api_key="wrong") as client, pytest.raises(openai.AuthenticationError):
-        client.models.list()
-    stranger = anthropic.Anthropic(base_url=full.url, api_key="wrong", max_retries=0)
-    with stranger, pytest.raises(anthropic.AuthenticationError) as info:
-        stranger.messages.count_tokens(model="demo", messages=[{"role": "user", "content": "x"}])
-    assert isinstance(info.value.body, dict) and info.value.body["type"] == "error"
-
-
-def test_only_the_listed_names_are_served_if_names_are_strict(full: Running) -> None:
-    listed = [model["id"] for model in full.get("/v1/models", headers=KEY).json()["data"]]
-    assert listed == ["demo", "small"]
-    assert full.get("/v1/models/small", headers=KEY).json()["id"] == "small"
-    assert full.get("/v1/models/other", headers=KEY).status_code == 404
-    for api in APIS:
-        for name, status in (("small", 200), ("demo", 200), ("other", 404)):
-            body = api.body(model=name, **{api.limit: 1})
-            answer = full.post(api.path, body, headers=KEY)
-            assert answer.status_code == status
-            error = answer.json().get("error")
-            assert error["type"] == "not_found_error" if error else answer.json()["model"] == name
 
 
 def test_the_log_has_no_text_of_requests_or_answers(full: Running) -> None:
@@ -170,7 +108,7 @@ def test_the_log_has_no_text_of_requests_or_answers(full: Running) -> None:
 
 @pytest.mark.slow
 def test_requests_have_a_time_limit() -> None:
-    with running("--request-timeout", "1.5", "--max-batch", "2") as server:
+    with Running("--request-timeout", "1.5", "--max-batch", "2") as server:
         assert error(server.post(TEXT, endless()), 504)["code"] == "timeout"
         stream = server.post(TEXT, endless(stream=True))
         assert stream.status_code == 200

@@ -17,7 +17,7 @@ import httpx
 import pytest
 
 from .broken import POISON
-from .running import WAIT, Running, endless, error, events, question, running, slowly
+from .running import WAIT, Running, Slow, endless, error, events, question
 
 TEXT = "/v1/completions"
 
@@ -32,20 +32,6 @@ def test_a_port_that_is_taken_is_said_before_anything_is_loaded() -> None:
     assert server.log[1:] == [  # after what it was to load
         f"mlxgen.server: error: cannot listen on 127.0.0.1 port {port}: Address already in use"
     ]
-
-
-@pytest.mark.slow
-def test_a_server_says_what_it_does_in_two_lines_unless_all_is_asked_for() -> None:
-    for level, said in (("info", ["loading"]), ("debug", ["loading", "memory: ", "address="])):
-        with running("--log-level", level) as server:
-            assert server.greeting.endswith(", serving demo")
-            server.wait_until(
-                lambda said=said: all(any(text in line for line in server.log) for text in said),  # type: ignore[misc]
-                "it says too little",
-            )
-            first, *others = server.log
-            assert first.endswith("info: loading the demo model ...")
-            assert bool(others) == (level == "debug")
 
 
 @pytest.mark.slow
@@ -73,7 +59,7 @@ def test_a_server_answers_on_a_unix_socket_below_a_prefix(tmp_path: Path) -> Non
 
 @pytest.mark.slow
 def test_requests_that_run_are_finished_and_new_ones_refused() -> None:
-    with running("--max-batch", "1") as server, ThreadPoolExecutor(2) as pool:
+    with Running("--max-batch", "1") as server, ThreadPoolExecutor(2) as pool:
         both = [
             pool.submit(server.post, TEXT, endless(max_tokens=200, stream=s)) for s in (True, False)
         ]
@@ -96,7 +82,7 @@ def test_requests_that_run_are_finished_and_new_ones_refused() -> None:
 @pytest.mark.slow
 def test_after_the_grace_streams_end_with_an_error_and_answers_with_503() -> None:
     with (
-        running("--max-batch", "3", "--shutdown-grace", "0.3") as server,
+        Running("--max-batch", "3", "--shutdown-grace", "0.3") as server,
         contextlib.ExitStack() as stack,
     ):
         never_read = endless(stream=True, logprobs=20)
@@ -118,7 +104,7 @@ def test_after_the_grace_streams_end_with_an_error_and_answers_with_503() -> Non
 def test_a_second_signal_does_not_wait(tmp_path: Path) -> None:
     (slow := tmp_path / "slow").touch()
     with (
-        slowly(slow, "--shutdown-grace", "600") as server,
+        Slow(slow, "--shutdown-grace", "600") as server,
         server.send(TEXT, endless(stream=True)),
     ):
         server.wait_until(lambda: server.rows() == 1, "it does not run")
@@ -129,7 +115,7 @@ def test_a_second_signal_does_not_wait(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_signal_that_comes_late_does_not_change_the_exit_status() -> None:
-    with running() as server:
+    with Running() as server:
         while server.process.poll() is None:
             server.process.send_signal(signal.SIGTERM)
             time.sleep(0.001)
@@ -154,7 +140,7 @@ def test_a_signal_before_there_is_anything_to_stop_is_a_stop_too(number: signal.
 @pytest.mark.slow
 def test_a_failed_engine_is_reported_and_ends_the_process() -> None:
     with (
-        running(module="tests.server.broken", BREAKS="engine") as server,
+        Running(module="tests.server.broken", BREAKS="engine") as server,
         ThreadPoolExecutor(2) as pool,
     ):
         both = [pool.submit(server.post, TEXT, endless(stream=s)) for s in (True, False)]
@@ -173,7 +159,7 @@ def test_what_the_model_fails_with_is_a_500_of_its_own() -> None:
     program = [f"{name}=tests.server.own_code:{name}" for name in ("poisons", "quiz")]
     own = ("--draft", "off", "--program", program[0], "--program", program[1])
     body = endless(max_tokens=150, temperature=0, seed=1)
-    with running(*own, module="tests.server.broken", BREAKS="prompt") as server:
+    with Running(*own, module="tests.server.broken", BREAKS="prompt") as server:
         good: tuple[Any, Any] = body, {"prompt": "Once", "program": "quiz", "temperature": 0}
         alone = [server.post(TEXT, each).json()["choices"] for each in good]
         with ThreadPoolExecutor(2) as pool:
@@ -200,7 +186,7 @@ def test_what_the_model_fails_with_is_a_500_of_its_own() -> None:
 def test_an_engine_that_takes_no_step_is_said_until_it_takes_one(tmp_path: Path) -> None:
     (hangs := tmp_path / "hangs").touch()
     stall = {"SET": "engine.STALL=0.2", "BREAKS": "hang", "WHILE": str(hangs)}
-    with running(module="tests.server.broken", **stall) as server, ThreadPoolExecutor(1) as pool:
+    with Running(module="tests.server.broken", **stall) as server, ThreadPoolExecutor(1) as pool:
 
         def live() -> int:
             return server.get("/health/live").status_code
@@ -234,7 +220,7 @@ def told(server: Running, *messages: str) -> tuple[str, int, int]:
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
 def test_a_restart_costs_nothing_but_reading(end: signal.Signals, tmp_path: Path) -> None:
     folder = str(tmp_path / "deep" / "prefixes")
-    with running("--cache-dir", folder, "--cache-dir-bytes", "1GiB") as server:
+    with Running("--cache-dir", folder, "--cache-dir-bytes", "1GiB") as server:
         text, count, cached = told(server, TALE)
         assert count > 900 and cached == 0
         if end == signal.SIGKILL:  # it is written while the server has nothing else to do
@@ -242,7 +228,7 @@ def test_a_restart_costs_nothing_but_reading(end: signal.Signals, tmp_path: Path
             files = partial(Path(folder).glob, "*.safetensors")
             server.wait_until(lambda: len(list(files())) == pieces, "it is not written")
         assert server.end(end) == (0 if end == signal.SIGTERM else -end)
-    with running("--cache-dir", folder, "--cache-dir-bytes", "1GiB") as server:
+    with Running("--cache-dir", folder, "--cache-dir-bytes", "1GiB") as server:
         again, count, cached = told(server, TALE)
         assert again == text and cached == count - 1  # whose logits are needed
         assert server.figure("mlxgen_restored_tokens_total") >= cached
@@ -255,7 +241,7 @@ def test_what_was_read_and_written_with_one_key_is_never_proposed_with_another()
     words = ["quay", "elk", "myth", "fjord", "wax", "vim", "zebu", "jolt", "pyx", "gnu"]
     text = " ".join(f"{a}{b}" for a in words for b in reversed(words))
     body = {"prompt": f"{text} ", "max_tokens": 60, "ignore_eos": True, "temperature": 1, "seed": 4}
-    with running("--draft", "ngram", MLXGEN_API_KEY="first second") as server:
+    with Running("--draft", "ngram", MLXGEN_API_KEY="first second") as server:
 
         def drafted(key: str) -> int:
             headers = {"authorization": f"Bearer {key}"}

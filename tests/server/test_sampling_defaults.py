@@ -8,7 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from ..fakes.checkpoints import write_checkpoint
-from .running import Running, running
+from .exchanges import carry_out
+from .running import Running
 
 RECOMMENDED = {"temperature": 0.6, "top_k": 20, "top_p": 0.95}
 
@@ -18,7 +19,7 @@ def recommending(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     folder = write_checkpoint(tmp_path_factory.mktemp("models") / "tiny")
     file = json.dumps({**RECOMMENDED, "do_sample": True, "min_p": 7})
     (folder / "generation_config.json").write_text(file)
-    with running("--model", str(folder), "--log-format", "json", "--log-level", "debug") as server:
+    with Running("--model", str(folder), "--log-format", "json", "--log-level", "debug") as server:
         yield server
 
 
@@ -38,13 +39,7 @@ def test_requests_get_what_is_recommended_and_differ_without_a_seed(recommending
 
 
 def test_what_is_in_force_is_shown(recommending: Running) -> None:
-    props = recommending.get("/props").json()
-    assert props["default_generation_settings"]["params"].items() >= RECOMMENDED.items()
-    assert props["sampling_defaults"] == "model"
-    schemas = recommending.get("/openapi.json").json()["components"]["schemas"]
-    for name in ("ChatRequest", "CompletionRequest"):
-        shown = {field: schemas[name]["properties"][field]["default"] for field in RECOMMENDED}
-        assert shown == RECOMMENDED
+    carry_out(recommending, "recommending")
 
 
 def test_what_was_set_aside_is_a_line_of_the_log(recommending: Running) -> None:

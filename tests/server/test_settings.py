@@ -7,23 +7,19 @@ import logging
 import shlex
 import signal
 from collections.abc import Iterator
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
-from mlxgen import generate
-from mlxgen.arguments import ModelSettings
 from mlxgen.errors import OptionError
 from mlxgen.server.__main__ import main
 from mlxgen.server.logs import JsonFormatter, TextFormatter
 from mlxgen.server.settings import Settings, make_parser, read_settings
 from tests.fakes.checkpoints import write_checkpoint
 
-from .inside import write_letter_adapter
+from .exchanges import lines
+from .inside import settings_of, write_letter_adapter
 
-DATA = Path(__file__).parents[1] / "data" / "server" / "refused_starts.jsonl"
-REFUSED = [json.loads(line) for line in DATA.read_text(encoding="utf-8").splitlines()]
 OWN = "tests.server.own_code"
 
 
@@ -69,7 +65,7 @@ def refused(line: str, capsys: pytest.CaptureFixture[str]) -> list[str]:
 
 
 @pytest.mark.usefixtures("process_as_it_was")
-@pytest.mark.parametrize("case", REFUSED, ids=lambda case: case["line"])
+@pytest.mark.parametrize("case", lines("refused_starts"), ids=lambda case: case["line"])
 def test_a_wrong_option_is_one_line_and_status_2(
     case: dict[str, str], shelf: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -86,33 +82,10 @@ def test_an_open_door_is_warned_of(key: str, capsys: pytest.CaptureFixture[str])
     assert any("--api-key" in line for line in said) is not bool(key)
 
 
-@pytest.mark.parametrize(
-    ("line", "environment", "settings"),
-    [
-        ("", {}, {}),
-        ("--model m --port 0 --max-batch 4", {}, {"models": ("m",), "port": 0, "max_batch": 4}),
-        ("--cache-bytes 2GiB", {}, {"cache_bytes": 2 << 30}),
-        ("--cors-origin '*' --cors-origin null", {}, {"cors_origins": ("*", "null")}),
-        ("--allow-host box.local --allow-host a_1", {}, {"allow_hosts": ("box.local", "a_1")}),
-        (
-            "--cache-dir ~/prefixes --cache-dir-bytes 2GiB",
-            {},
-            {"cache_dir": "~/prefixes", "cache_dir_bytes": 2 << 30},
-        ),
-        (
-            "--model a --model-dir b --draft ngram",
-            {},
-            {"models": ("a",), "model_dirs": ("b",), "draft": "ngram"},
-        ),
-        ("", {"MLXGEN_API_KEY": "x y"}, {"api_keys": ("x", "y")}),
-        ("", {"MLXGEN_API_KEY": ""}, {}),
-        ("--api-key a --api-key b", {"MLXGEN_API_KEY": "x"}, {"api_keys": ("a", "b")}),
-    ],
-)
-def test_options_become_settings(
-    line: str, environment: dict[str, str], settings: dict[str, object]
-) -> None:
-    assert read_settings(shlex.split(line), environment) == Settings(**settings)  # type: ignore[arg-type]
+def test_options_become_settings() -> None:
+    for case in lines("settings"):
+        found = read_settings(shlex.split(case["line"]), case.get("environment", {}))
+        assert found == Settings(**settings_of(case["settings"])), case
 
 
 def test_settings_made_by_programs_are_checked_too() -> None:
@@ -129,19 +102,6 @@ def test_every_setting_is_an_option_and_says_what_it_is_in_both_places() -> None
             text = (action.help or "").partition(" (default: ")[0]
             assert f"- {action.dest}: {text[0].upper()}{text[1:]}" in told
     assert known == set(Settings.__dataclass_fields__)
-
-
-def test_both_commands_describe_the_model_alike(capsys: pytest.CaptureFixture[str]) -> None:
-    told = []
-    for parser in (make_parser(), generate.make_parser()):
-        names = {field.name for field in fields(ModelSettings)}
-        actions = [action for action in parser._actions if action.dest in names]
-        assert len(actions) == len(names)
-        told.append([(a.dest, a.help, a.metavar, a.choices, type(a)) for a in actions])
-        with pytest.raises(SystemExit):
-            parser.parse_args(["--version"])
-        assert ", mlx-lm 0." in capsys.readouterr().out
-    assert told[0] == told[1]
 
 
 def test_both_formats_of_the_log_are_one_line_for_each_message() -> None:

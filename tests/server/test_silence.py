@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
-from .running import WAIT, Running, error, running
+from .running import WAIT, Running, error
 
 WORDS = "word " * 300
 CHAT, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/messages", "/v1/responses"
@@ -60,7 +60,7 @@ def gate(own_gate: Gate) -> Iterator[Gate]:
 @pytest.fixture(scope="module")
 def server(own_gate: Gate) -> Iterator[Running]:
     own = {"BREAKS": "prefill", "WHILE": str(own_gate.path), "SET": "exchange.SILENCE=0.05"}
-    with running(module="tests.server.broken", **own) as server:
+    with Running(module="tests.server.broken", **own) as server:
         yield server
 
 
@@ -136,7 +136,7 @@ def test_who_left_while_the_prompt_was_run_goes_on_from_there(
 @pytest.mark.slow
 def test_the_time_of_waiting_is_limited(gate: Gate) -> None:
     own = {"BREAKS": "hang", "WHILE": str(gate.path)}
-    with running("--queue-timeout", "0.3", module="tests.server.broken", **own) as server:
+    with Running("--queue-timeout", "0.3", module="tests.server.broken", **own) as server:
         gate.shut(server)
         answer = server.chat({"max_tokens": 2})
         assert error(answer, 503)["code"] == "queue_timeout"

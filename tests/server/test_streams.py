@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from .apis import CHAT, MESSAGES, RESPONSES
-from .running import WAIT, Running, Slow, endless, error, good, slowly
+from .running import WAIT, Running, Slow, endless, error, good
 
 TEXT = "/v1/completions"
 LONG: Mapping[str, Any] = {"temperature": 0, "ignore_eos": True, "stream": True}
@@ -30,7 +30,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slow]:
     keys = ("--api-key", "mine", "--api-key", "theirs")
     limits = "answers.MOST=2 answers.KEPT=100000 answers.MOST_BYTES=150000"
     slow = tmp_path_factory.mktemp("slow") / "slow"
-    with slowly(slow, *own, *keys, SET=limits) as server:
+    with Slow(slow, *own, *keys, SET=limits) as server:
         yield server
 
 
@@ -152,18 +152,20 @@ def test_what_was_steered_and_taken_back_is_told_to_who_comes_back(server: Slow)
     assert "PUT" in text and whole.startswith(text[: text.index("PUT")])
 
 
+def goes_on(server: Running, last: str, key: str = "mine") -> httpx.Response:
+    """The answer to who has a stream up to this event."""
+    headers = {b"x-api-key": key.encode(), b"last-event-id": last.encode()}
+    return httpx.post(server.url + TEXT, json={}, headers=headers, timeout=WAIT)
+
+
 def test_only_who_has_a_stream_goes_on_with_it_and_from_an_event_that_was_sent(
     server: Slow,
 ) -> None:
     told = list(Link(server, TEXT, BODIES[TEXT]))
     name = told[3].id.rpartition("-")[0]
-    for key, last in (
-        ("theirs", told[3].id),
-        *(("mine", each) for each in (f"{name}-100000", f"{name}-x", "cmpl-0-1", "1", "-", "é-2")),
-    ):
-        headers = {b"x-api-key": key.encode(), b"last-event-id": last.encode()}
-        refused = httpx.post(server.url + TEXT, json={}, headers=headers, timeout=WAIT)
-        said = error(refused, 404)
+    unknown = [f"{name}-100000", f"{name}-x", "cmpl-0-1", "1", "-", "é-2"]
+    for key, last in (("theirs", told[3].id), *(("mine", each) for each in unknown)):
+        said = error(goes_on(server, last, key), 404)
         assert (said["code"], said["param"]) == ("stream_not_found", "Last-Event-ID")
     assert list(Link(server, TEXT, {}, f"{name}-0")) == told
 
@@ -172,35 +174,23 @@ def test_of_the_streams_that_are_left_the_newest_are_kept_and_of_each_the_newest
     server: Slow,
 ) -> None:
     server.slow.touch()
-    names = []
+    lasts = []
     for _ in range(3):
         link = Link(server, TEXT, BODIES[TEXT])
-        names.append(link.read(2)[-1].id)
+        lasts.append(link.read(2)[-1].id)
         link.lose()
         server.wait_idle()
     server.slow.unlink()
-    for name, status in zip(names, (404, 200, 200), strict=True):
-        headers = {"x-api-key": "mine", "last-event-id": name}
-        assert (
-            httpx.post(server.url + TEXT, json={}, headers=headers, timeout=WAIT).status_code
-            == status
-        )
+    assert [goes_on(server, last).status_code for last in lasts] == [404, 200, 200]
     body = endless(stream=True, max_tokens=300, logprobs=20)
     before, told = list(Link(server, TEXT, body)), list(Link(server, TEXT, body))
-    for events, number, status in (
-        (before, len(before) - 3, 404),  # both together are too large
-        (told, 1, 404),
-        (told, len(told) - 3, 200),
-    ):
-        headers["last-event-id"] = f"{events[0].id.rpartition('-')[0]}-{number}"
-        assert (
-            httpx.post(server.url + TEXT, json={}, headers=headers, timeout=WAIT).status_code
-            == status
-        )
+    assert goes_on(server, before[-4].id).status_code == 404, "both together are too large"
+    assert goes_on(server, told[0].id).status_code == 404
+    assert goes_on(server, told[-4].id).status_code == 200
 
 
 def test_a_stream_that_nobody_comes_back_to_is_dropped_in_time(server: Slow) -> None:
-    with slowly(server.slow, SET="answers.WAITS=4.0") as hasty:
+    with Slow(server.slow, SET="answers.WAITS=4.0") as hasty:
         server.slow.touch()
         link = Link(hasty, TEXT, BODIES[TEXT])
         told = link.read(3)
@@ -211,8 +201,7 @@ def test_a_stream_that_nobody_comes_back_to_is_dropped_in_time(server: Slow) -> 
         back.lose()
 
         def is_gone() -> bool:
-            headers = {"last-event-id": f"{told[0].id.rpartition('-')[0]}-100000"}
-            answer = httpx.post(hasty.url + TEXT, json={}, headers=headers)
+            answer = goes_on(hasty, f"{told[0].id.rpartition('-')[0]}-100000")
             return "left for more than" in error(answer, 404)["message"]
 
         hasty.wait_until(is_gone, "it is kept")

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from math import ceil, floor
+from math import ceil, floor, gcd
 
 _FRACTION = r"(?:\.[0-9]+)?"
 ANY_INTEGER = r"-?(?:0|[1-9][0-9]*)"
@@ -24,9 +24,15 @@ _ZERO = r"0(?:\.0+)?(?:[eE][+-]?[0-9]+)?"
 _MANTISSA = r"[1-9](?:\.[0-9]{1,17})?"
 _EXPONENT = "[eE][+-]?0*(?:[0-9]{1,2}|[12][0-9]{2}|300)"
 _COMPARED = rf"{ANY_INTEGER}{_FRACTION}|-?(?:{_ZERO}|{_MANTISSA}{_EXPONENT})"
+_ZEROS, _ONES, _TWOS = "[0369]", "[147]", "[258]"  # digits by what they leave when divided by 3
+_THREES = (
+    f"(?:{_ZEROS}|{_ONES}{_ZEROS}*{_TWOS}|(?:{_TWOS}|{_ONES}{_ZEROS}*{_ONES})"
+    f"(?:{_ZEROS}|{_TWOS}{_ZEROS}*{_ONES})*(?:{_ONES}|{_TWOS}{_ZEROS}*{_TWOS}))+"
+)
 _LONGEST = 400  # digits of a bound
 _DEEPEST = 100  # digits that are compared
 _MOST = 500  # multiples that are listed
+_FAR = 2**53  # beyond, the way from a few digits to a multiple is too long to be found
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +115,24 @@ def multiples(step: Fraction, span: Span, *, whole: bool) -> Texts | None:
         return Texts(())
     places = len(str(step.denominator)) - 1
     if step != Fraction(1, 10**places):
-        return None
+        near = all(-_FAR <= bound <= _FAR for bound in (span.low or 0, span.high or 0))
+        told = _told(step.numerator) if near and step.denominator == 1 else ()
+        return replace(plain, every=(*plain.every, *told)) if told else None
     tail = rf"(?:\.(?:0+|[0-9]{{1,{places}}}0*))?" if places else r"(?:\.0+)?"
     return replace(plain, every=(*plain.every, f"{ANY_INTEGER}{tail}"))
+
+
+def _told(step: int) -> tuple[str, ...]:
+    """What all multiples of an integer match, and no other integers: its factors 2 and 5 tell by
+    the last digits, and a 3 by the sum of all; nothing if it has others."""
+    ends, rest = gcd(step, 10_000), step // gcd(step, 10_000)
+    if rest not in (1, 3):
+        return ()
+    size = next(size for size in range(5) if 10**size % ends == 0)
+    found = [f"{multiple:0{size}d}" for multiple in range(0, 10**size, ends)]
+    short = "|".join(str(int(each)) for each in found)
+    told = [] if ends == 1 else [rf"-?(?:{short}|[1-9][0-9]*(?:{'|'.join(found)}))"]
+    return (*told, *([rf"-?{_THREES}"] if rest == 3 else []))
 
 
 # ---- one bound -----------------------------------------------------------------------------------

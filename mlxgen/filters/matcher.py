@@ -88,7 +88,10 @@ class GrammarFilter(Running):
             return 0
         self._prepare(len(asked))
         taken = self._matcher.validate_tokens(asked)
-        if taken < len(asked):
+        if not taken:
+            with suppress(FilterError):
+                taken = self._once_more(lambda: self._matcher.validate_tokens(asked))
+        elif taken < len(asked):
             with suppress(FilterError):
                 taken = self._again(lambda: self._matcher.validate_tokens(asked), taken)
         return taken
@@ -110,8 +113,8 @@ class GrammarFilter(Running):
         else:
             self._unmasked += 1
         asked = [token]
-        if not self._matcher.try_consume_tokens(asked) and not self._again(
-            lambda: self._matcher.try_consume_tokens(asked), 0
+        if not self._matcher.try_consume_tokens(asked) and not self._once_more(
+            lambda: self._matcher.try_consume_tokens(asked)
         ):
             piece = self.engine.vocabulary.piece(token)
             raise self._error(f"token {token} ({piece!r}) is not allowed here")
@@ -154,6 +157,13 @@ class GrammarFilter(Running):
             self._rebuild(self._fed)
             raise error
         return answer
+
+    def _once_more(self, ask: Callable[[], int]) -> int:
+        """What another matcher says, if this one refuses a token because the automaton that rows
+        share has met its limit: it then refuses all, and says why only if a mask is wanted."""
+        if not self._matcher.is_error():
+            self._mask()
+        return self._again(ask, 0)
 
     def _rebuild(self, tokens: Sequence[Token]) -> None:
         """Replaces the matcher by a new one that was fed these tokens."""

@@ -1,8 +1,11 @@
 """How hard the tests try: a part by default, everything with ``scripts/test --all``."""
 
+import json
 import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +17,13 @@ TABLES = {32: 32, 8: 8, 4: 3}
 def tries(count: int) -> int:
     """How many of ``count`` random cases to try in this run."""
     return count if ALL else max(2, count // 32)
+
+
+def table(name: str, part: int = 0, parts: int = 1) -> list[Any]:
+    """The cases of a file in ``tests/data``; those that are ``slow`` only if all is to be tried."""
+    file = Path(__file__).parent / "data" / f"{name}.jsonl"
+    cases = map(json.loads, file.read_text(encoding="utf-8").splitlines()[part::parts])
+    return [case for case in cases if ALL or not case.get("slow")]
 
 
 def left_out(items: Sequence[pytest.Item], *, slow: bool) -> Iterable[pytest.Item]:

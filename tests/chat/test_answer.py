@@ -55,46 +55,6 @@ def test_thoughts_text_and_calls_are_events() -> None:
     assert ended.reasoning_tokens == len(">\nWell. </think>")  # with the last of the mark it is one
 
 
-ID = '"id": "abc"'
-
-
-@pytest.mark.parametrize(
-    ("style", "text", "ids"),
-    [
-        (
-            "json_tools",
-            f'<tool_call>{{{ID}, "name": "look", "arguments": {{}}}}</tool_call>',
-            ["abc"],
-        ),
-        (
-            "json_tools",
-            f'<tool_call>{{"name": "look", "arguments": {{}}, {ID}}}</tool_call>',
-            ["abc"],
-        ),
-        (
-            "json_tools",
-            f'<tool_call>{{"arguments": {{}}, "name": "look", {ID}}}</tool_call>',
-            ["abc"],
-        ),
-        (
-            "nemotron",
-            f'<TOOLCALL>[{{"name": "look", {ID}}}, {{"name": "look", {ID}}}]',
-            ["abc", "call-1"],
-        ),
-        ("mistral", "[TOOL_CALLS]look[CALL_ID]abcdefghi[ARGS]{}", ["call-0"]),
-        ("kimi_k2", "<|tool_call_begin|>functions.look:7<|tool_call_end|>", ["functions.look:7"]),
-        ("kimi_k2", "<|tool_call_begin|>look<|tool_call_end|>", ["call-0"]),
-    ],
-)
-def test_the_id_of_a_call_is_the_models_if_it_gives_one_that_is_new(
-    style: str, text: str, ids: list[str]
-) -> None:
-    read = Reading(tools=ToolReader(FORMATS[style], TOOLS))
-    for pieces in ([text], list(text)):
-        found = events_of(chunks(pieces), read)
-        assert [event.id for event in found if isinstance(event, CallStarted)] == ids
-
-
 def test_a_name_that_two_tools_could_mean_is_no_call() -> None:
     tools = ToolReader(FORMATS["json_tools"], [tool("look_up"), tool("look-up")])
     for name, known in (("look-up", True), ("look.up", False), ("functions.look_up", True)):

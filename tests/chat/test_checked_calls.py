@@ -101,21 +101,6 @@ def test_a_schema_that_cannot_be_followed_lets_the_arguments_stand() -> None:
         assert "cannot be checked" in stream.usage.violates
 
 
-def test_batches_and_drafts_and_forks_give_the_same() -> None:
-    alone = text(Counter({"enum": [2, 3]}, EVEN).run())
-    assert text(Counter({"enum": [2, 3]}, EVEN).run(draft="ngram")) == alone
-    counter = Counter({"enum": [2, 3]}, EVEN)
-    found = ["", ""]
-    for index, chunk in counter.speaker.lm.batch([PROMPT] * 2, **counter.options):
-        found[index] += chunk.text
-    assert found == [alone, alone]
-    counter = Counter({"enum": [2, 3]}, EVEN)
-    with counter.speaker.lm.stream(PROMPT, **counter.options) as stream:
-        next(stream)
-        (twin,) = stream.fork()
-        assert arguments([*stream])["n"] in (2, 3) and arguments([*twin])["n"] in (2, 3)
-
-
 def test_going_back_into_a_call_by_hand_checks_it_anew() -> None:
     counter = Counter({"enum": [2, 3]}, EVEN)
     with counter.speaker.lm.stream(PROMPT, **counter.options) as stream:

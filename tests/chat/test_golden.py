@@ -1,14 +1,17 @@
 """Golden answers: what families write, as published and with slips, and what it means.
 
-Each line of ``golden.jsonl`` has a format's name, a ``text``, and what it is read as. How the text
-came never matters, nothing of it is lost, and arguments are JSON of the right types.
+Each line of ``tests/data/golden.jsonl`` has the name of a format, a ``text``, and what it is read
+as. How the text came never matters, nothing of it is lost, arguments are JSON of the right types,
+and the time is linear in the text.
 """
 
 from __future__ import annotations
 
 import json
+import sys
+from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
+from functools import lru_cache
 from random import Random
 from typing import Any
 
@@ -18,19 +21,18 @@ from hypothesis import strategies as st
 from mlx_lm.chat_templates.muse_spark import RESPONSE_FORMAT
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
+from mlxgen.chat.calls import values
 from mlxgen.chat.calls.formats import FORMATS
 from mlxgen.chat.calls.reader import HELD, ToolReader
 from mlxgen.chat.events import CallArguments, CallStarted
 from mlxgen.chat.marks import HARMONY, Marks, Reading, marks_of
 from mlxgen.chat.splitter import Splitter
 
-from ..effort import ALL, tries
+from ..effort import ALL, table, tries
 from ..fakes import byte_level_tokenizer
 from .kit import SIZES, STYLES, pieces_of, tool
 
-GOLDEN: list[dict[str, Any]] = [
-    json.loads(line) for line in (Path(__file__).parent / "golden.jsonl").read_text().splitlines()
-]
+GOLDEN: list[dict[str, Any]] = table("golden")
 CHANNELS: dict[Any, Marks] = {
     True: HARMONY,
     "muse": marks_of(
@@ -38,29 +40,15 @@ CHANNELS: dict[Any, Marks] = {
     ),
 }
 """The marks of families with headers."""
-TYPES: dict[str, Any] = {
-    "n": {"anyOf": [{"type": "integer"}, {"type": "null"}]},
-    "b": {"anyOf": [{"type": "boolean"}, {"type": "null"}]},
-    "x": {"$ref": "#/$defs/N"},
-    "id": {"type": "integer"},
-    "e": {"enum": ["a", 1]},
-    "s": {"type": "string"},
-    "z": {"const": "null"},
-    "any": {},
-    "o": {"type": ["string", "null"]},
-    "f": {"type": "number"},
-}
-TOOLS = [
-    tool("get_weather", city={"type": "string"}, days={"type": "integer"}),
-    {"type": "function", "function": {"name": "get_time", "parameters": {}}},
-    tool("bash", command={"type": "string"}),
-    tool("types", **TYPES),
-]
-TOOLS[-1]["function"]["parameters"]["$defs"] = {"N": {"type": "integer"}}
+in_parts = pytest.mark.parametrize("part", range(4))
+TOOLS: list[dict[str, Any]] = table("tools")
 
 
 def reading_of(case: dict[str, Any]) -> Reading:
+    """With all tools, or with one of its own or the ``only`` one."""
     tools = [t for t in TOOLS if t["function"]["name"] == case.get("only", t["function"]["name"])]
+    if "parameters" in case:
+        tools = [{"function": {"name": "own", "parameters": case["parameters"]}}]
     start, end = case.get("think", (None, None))
     marks = Marks(think_start=start, think_end=end, markers=tuple(case.get("markers", ())))
     return Reading(
@@ -73,7 +61,7 @@ def reading_of(case: dict[str, Any]) -> Reading:
 
 def read(reading: Reading, pieces: list[str], *, cut: bool = False) -> dict[str, Any]:
     """What the pieces are read as; all of their text is in some span."""
-    splitter, calls = Splitter(reading), []
+    splitter, calls, ids = Splitter(reading), [], []
     spans = [span for piece in pieces for span in splitter.push(piece)]
     spans += splitter.flush(cut=cut)
     assert "".join(span.text for span in spans) == "".join(pieces)
@@ -81,13 +69,14 @@ def read(reading: Reading, pieces: list[str], *, cut: bool = False) -> dict[str,
     for event in (event for span in spans for event in span.events):
         if isinstance(event, CallStarted):
             calls.append([event.name, ""])
+            ids.append(event.id)
         elif isinstance(event, CallArguments):
             calls[-1][1] += event.text
     texts = {
         kind: "".join(span.text for span in spans if span.kind == kind)
         for kind in ("content", "reasoning")
     }
-    return {**texts, "calls": calls}
+    return {**texts, "calls": calls, "ids": ids}
 
 
 def meant(found: dict[str, Any]) -> dict[str, Any]:
@@ -103,36 +92,33 @@ def wanted(case: dict[str, Any]) -> dict[str, Any]:
     return meant({**case, "calls": [[name, json.dumps(a)] for name, a in case["calls"]]})
 
 
-def name_of(case: dict[str, Any]) -> str:
-    return f"{case['style']}: {case.get('slip', 'as published')}"
-
-
-@pytest.mark.parametrize("style", [*STYLES, ""])  # the last one: without tools
-def test_golden_answers_are_read_however_they_come(style: str) -> None:
-    cases = [case for case in GOLDEN if case["style"] == style]
-    assert not style or any("slip" not in case for case in cases), (
-        "there is no golden answer as published"
-    )
-    for case in cases:
+@in_parts
+def test_golden_answers_are_read_however_they_come(part: int) -> None:
+    for case in GOLDEN[part::4]:
         reading, text = reading_of(case), case["text"]
         whole = read(reading, [text])
         assert meant(whole) == wanted(case), (case, whole)
+        assert whole["ids"] == case.get("ids", whole["ids"]), case
         if "exact" in case:  # the white space as well
             assert (whole["content"], whole["reasoning"]) == (case["content"], case["reasoning"])
         assert read(reading, list(text)) == whole, case
-        for at in range(1, len(text), 1 if ALL else 5):
+        for at in range(1, len(text), 1 if ALL else 50):
             assert read(reading, [text[:at], text[at:]]) == whole, (case, at)
 
 
-@pytest.mark.parametrize("style", STYLES)
-def test_a_call_that_is_cut_off_never_has_less_than_before_and_shows_no_mark(style: str) -> None:
-    for case in GOLDEN:
-        begins = case["text"].startswith(FORMATS[style].start or "nothing")
-        if case["style"] != style or "slip" in case or not begins:
+def test_every_format_has_a_golden_answer_as_published() -> None:
+    assert {*STYLES} <= {case["style"] for case in GOLDEN if "slip" not in case}
+
+
+@in_parts
+def test_a_call_that_is_cut_off_never_has_less_than_before_and_shows_no_mark(part: int) -> None:
+    for case in GOLDEN[part::4]:
+        text, start = case["text"], case["style"] and FORMATS[case["style"]].start
+        if "slip" in case or not start or not text.startswith(start):
             continue
-        reading, text, before = reading_of(case), case["text"], ""
-        whole, start = read(reading, [text]), FORMATS[style].start
-        for end in range(len(start), len(text)):
+        reading, before = reading_of(case), ""
+        whole = read(reading, [text])
+        for end in range(len(start), len(text), 1 if ALL else 10):
             found = read(reading, [text[:end]], cut=True)
             arguments = "".join(arguments for _, arguments in found["calls"])
             assert start.startswith(found["content"].strip()), (case, end)  # of another call
@@ -218,7 +204,7 @@ def test_in_an_answer_with_a_form_nothing_is_a_slip() -> None:
     text = '{"a": "</think> <function=get_time></function>"}'
     case = {"style": "qwen3_coder", "think": ("<think>", "</think>"), "thinking": "closed"}
     found = read(replace(reading_of(case), exact=True), list(text))
-    assert found == {"content": text, "reasoning": "", "calls": []}
+    assert found == {"content": text, "reasoning": "", "calls": [], "ids": []}
 
 
 def pieces_to_mutate(case: dict[str, Any]) -> list[str]:
@@ -260,11 +246,6 @@ def test_whatever_a_model_slips_nothing_is_lost_and_arguments_are_json(seed: int
             assert isinstance(json.loads(arguments), dict), (case, text)
 
 
-# ---- white space, and headers --------------------------------------------------------------------
-
-THINKS = Marks(think_start="<think>", think_end="</think>")
-
-
 @pytest.mark.parametrize("style", ["", "json_tools"])
 def test_of_endless_white_space_only_the_end_waits_for_a_mark(style: str) -> None:
     case = {"style": style, "think": ("<think>", "</think>"), "thinking": "possible"}
@@ -279,19 +260,103 @@ def test_of_endless_white_space_only_the_end_waits_for_a_mark(style: str) -> Non
                 assert read(reading_of(case), list(whole)) == read(reading_of(case), [whole])
 
 
-def test_white_space_around_thoughts_inside_an_answer_is_its_own() -> None:
-    found = read(Reading(marks=THINKS, thinking="possible"), list("It is \n<think>Hm.</think> so."))
-    assert (found["content"], found["reasoning"]) == ("It is \n so.", "Hm.")
+# ---- a time that is linear in the text, in operations and in characters -------------------------
 
 
-def test_models_with_headers_start_in_them() -> None:
-    transitions: dict[str, Any] = {
-        "header": [("to=self<m>", "reasoning"), ("to=user<m>", "normal"), ("<c>", "tool")],
-        "reasoning": [("<eom>", "header")],
-        "normal": [("<eom>", "header")],
+MAKE = values.compiled.__wrapped__
+TWO = ["json_tools", "qwen3_coder"]
+"""By default, each with a sixth of the texts; with --all, all styles with half."""
+SIZE = 6000  # characters; below, the windows in which marks are looked for count
+
+
+class Counted:
+    """A pattern that counts the characters at which it looks, as far as that can be told."""
+
+    def __init__(self, pattern: Any, count: Callable[[int], None]) -> None:
+        self._pattern = pattern
+        self._count = count
+
+    def match(self, text: str, place: int = 0, *end: int, partial: bool = False) -> Any:
+        found = self._pattern.match(text, place, *end, partial=partial)
+        self._count(1 if found is None else found.end() - place)
+        return found
+
+    def search(self, text: str, place: int = 0, partial: bool = False) -> Any:
+        found = self._pattern.search(text, place, partial=partial)
+        self._count((len(text) if found is None else found.end()) - place)
+        return found
+
+
+def work(style: str, text: str, step: int, patch: pytest.MonkeyPatch) -> int:
+    """How much is done to read a text in pieces."""
+    total = 0
+
+    def count(more: int) -> None:
+        nonlocal total
+        total += more
+
+    made = lru_cache(512)(lambda *a, **end: Counted(MAKE(*a, **end), count))
+    patch.setattr(values, "compiled", made)
+    splitter = Splitter(reading_of({"style": style, "channels": style == "harmony"}))
+    before = sys.getprofile()
+    sys.setprofile(lambda frame, event, argument: count(event in ("call", "c_call")))
+    try:
+        for at in range(0, len(text), step):
+            splitter.push(text[at : at + step])
+        splitter.flush()
+    finally:
+        sys.setprofile(before)
+    return total
+
+
+def texts(style: str, size: int) -> dict[str, str]:
+    """What a model that has lost its way may write for ever, and calls with a long value."""
+    format = FORMATS[style]
+    start = format.start or next(iter(format.also), "")
+    whole = format.write([("bash", {"command": "ls"})])
+    within = format.write([("types", {"any": {"a": ["ls"]}})])
+    repeated = {
+        "marks": start or "{",
+        "marks that are named": f"I may say {start} or {format.end} here.\n",
+        "half a head": whole[: len(whole) // 3],
+        "half a call": whole[: whole.index("ls") + 1],
+        "half a value": within[: within.index("ls") + 1],
+        "calls": whole,
+        "calls without ends": whole.removesuffix(format.end),
+        "quotes": "\"'\\",
+        "lines": '{"a": 1}\n[{"name": "x"}]\n',
     }
-    marks = replace(THINKS, initial="header", transitions=transitions)
-    text = "to=self<m>hm<eom>to=user<m>Yes."
-    for pieces in ([text], list(text)):
-        found = read(Reading(marks=marks, thinking="possible"), pieces)
-        assert (found["content"], found["reasoning"]) == ("Yes.", "hm")
+    values = {
+        "words": "ab c\n",
+        "quotes": "echo \"x\" 'y' \\ { [ ( } ] ), ",
+        "tags": "</parameter> <arg_key>a</arg_key> </function> ",
+        "marks": f"{format.start} {format.end} ",
+        "blanks": "    ",
+    }
+    found = {name: text * (size // len(text)) for name, text in repeated.items()}
+    for name, text in values.items():
+        long = text * (size // len(text))
+        found[f"{name} in a text"] = format.write([("bash", {"command": long})])
+        if name == "quotes":
+            found["quotes in a list"] = format.write([("types", {"any": [long]})])
+    return found
+
+
+@pytest.mark.parametrize("style", STYLES if ALL else TWO)
+def test_twice_the_text_is_twice_the_work(style: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    once, twice = texts(style, SIZE), texts(style, SIZE * 2)
+    first, every = (list(STYLES).index(style) % 2, 2) if ALL else (TWO.index(style), 6)
+    for name in list(once)[first::every]:
+        one, two = (work(style, text[name], 64, monkeypatch) for text in (once, twice))
+        assert two < 2.4 * one + 20_000, (name, one, two)
+
+
+def test_a_mark_or_a_name_that_does_not_end_is_none() -> None:
+    for style, text in (
+        ("minimax_m2", '<minimax:tool_call><invoke name="'),
+        ("qwen3_coder", "<tool_call><function="),
+        ("kimi_k3", "<|open|>tools<|sep|><|open|>call "),
+    ):
+        splitter = Splitter(reading_of({"style": style}))
+        shown = "".join(span.text for piece in [text, *"x" * 5000] for span in splitter.push(piece))
+        assert len(shown) > len(text), style

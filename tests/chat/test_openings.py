@@ -1,4 +1,8 @@
-"""Where messages begin is found in the tokens of a prompt, whatever the template writes."""
+"""Where messages begin is found in the tokens of a prompt, whatever the template writes.
+
+Each line of ``tests/data/openings.jsonl`` has a family and a conversation as its template writes
+it, cut where messages begin.
+"""
 
 from __future__ import annotations
 
@@ -9,75 +13,52 @@ import pytest
 
 from mlxgen.chat import Chat
 from mlxgen.chat.openings import beginnings, openings_of
-from mlxgen.errors import MlxgenError
 from mlxgen.tokens import Vocabulary
 from tests.fakes import alphabet_tokenizer
 
-from .families import MAKERS, Family, families, vocabulary_of
+from ..effort import table
+from .families import MAKERS, families, vocabulary_of
 
-TALK = [
-    {"role": "system", "content": "abc"},
-    {"role": "user", "content": "def"},
-    {"role": "assistant", "content": "ghi"},
-    {"role": "user", "content": "jkl"},
-]
-FAMILIES = {family.name: family for family in families()}
-MADE = ["gpt-oss", "DeepSeek V3 and R1", "OLMo 3"]
-
-
-def messages(vocabulary: Vocabulary) -> list[str]:
-    """The text of a talk, cut where messages begin."""
-    for talk in (TALK, TALK[1:]):
-        try:
-            tokens = Chat(talk).tokens(vocabulary)
-        except MlxgenError:  # it takes no system prompt
-            continue
-        cuts = beginnings(tokens, openings_of(vocabulary))
-        return [vocabulary.decode(tokens[a:b]) for a, b in pairwise([*cuts, len(tokens)])]
-    raise AssertionError("it takes no chat")
-
-
-@pytest.mark.parametrize("family", FAMILIES.values(), ids=list(FAMILIES))
-def test_each_message_of_a_family_begins_where_its_header_does(family: Family) -> None:
-    cut = messages(family.vocabulary)
-    for said in ("def", "jkl"):
-        (message,) = [text for text in cut if said in text]
-        assert any(mark in message.partition(said)[0] for mark in family.control)
-        assert message is cut[-1] or message.rstrip().endswith(
-            (said, *family.control, f"{said}[/INST]  ghi", f"{said}[/INST] ghi")
-        )
-    if "mistral" not in family.name and family.name != "metaspace":  # it writes none
-        assert "ssistant" in cut[-1] or "model" in cut[-1]
-
-
-@pytest.mark.parametrize("name", MADE)
-def test_an_answer_begins_after_what_was_asked(name: str) -> None:
-    cut = messages(vocabulary_of(name))
-    assert "ssistant" in cut[-1] and "jkl" in cut[-2] and "ghi" in cut[-3]
-    assert name in MAKERS
-
-
-def test_what_a_tool_returns_is_a_message_too() -> None:
-    vocabulary = FAMILIES["qwen"].vocabulary
-    call = {"id": "abcdefghi", "type": "function", "function": {"name": "f", "arguments": {}}}
-    talk: list[dict[str, Any]] = [
-        *TALK[:2],
-        {"role": "assistant", "content": "", "tool_calls": [call]},
+CALL = {"id": "abcdefghi", "type": "function", "function": {"name": "f", "arguments": {}}}
+TALKS: dict[str, list[dict[str, Any]]] = {
+    "": [
+        {"role": "user", "content": "def"},
+        {"role": "assistant", "content": "ghi"},
+        {"role": "user", "content": "jkl"},
+    ],
+    "calls": [
+        {"role": "user", "content": "def"},
+        {"role": "assistant", "content": "", "tool_calls": [CALL]},
         {"role": "tool", "tool_call_id": "abcdefghi", "content": "mno"},
-    ]
+    ],
+}
+SYSTEM = {"role": "system", "content": "abc"}
+
+
+def cut(vocabulary: Vocabulary, talk: list[dict[str, Any]]) -> list[str]:
+    """The text of a talk, cut where messages begin."""
     tokens = Chat(talk).tokens(vocabulary)
     cuts = beginnings(tokens, openings_of(vocabulary))
-    assert vocabulary.decode(tokens[cuts[-2] : cuts[-1]]).startswith("<|im_start|>user")
-    assert "mno" in vocabulary.decode(tokens[cuts[-2] : cuts[-1]])
-    assert len(openings_of(FAMILIES["phi"].vocabulary)) == 3
+    return [vocabulary.decode(tokens[a:b]) for a, b in pairwise([*cuts, len(tokens)])]
+
+
+def test_messages_begin_where_their_headers_do() -> None:
+    known = {family.name: family.vocabulary for family in families()}
+    known["plain text"] = Vocabulary.of(alphabet_tokenizer())
+    for case in table("openings"):
+        name = case["family"]
+        vocabulary = vocabulary_of(name) if name in MAKERS else known[name]
+        talk = TALKS[case.get("talk", "")]
+        assert cut(vocabulary, [SYSTEM, *talk] if "system" in case else talk) == case["cut"], name
+    assert known.keys() <= {case["family"] for case in table("openings")}
+    assert len(openings_of(known["phi"])) == 3
 
 
 def test_headers_of_plain_text_are_found_where_they_are_whole() -> None:
     vocabulary = Vocabulary.of(alphabet_tokenizer())
-    assert messages(vocabulary)[-1] == "<|im_start|>assistant\n"
-    cut = vocabulary.encode("<|im_start|>assist<|im_start|>assistant\n<|im_st")
-    assert beginnings(cut, openings_of(vocabulary)) == [len("<|im_start|>assist")]
-    assert beginnings(cut[:5], openings_of(vocabulary)) == []
+    tokens = vocabulary.encode("<|im_start|>assist<|im_start|>assistant\n<|im_st")
+    assert beginnings(tokens, openings_of(vocabulary)) == [len("<|im_start|>assist")]
+    assert beginnings(tokens[:5], openings_of(vocabulary)) == []
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from mlxgen import Chat, OptionError, PromptError, Vocabulary
+from mlxgen.chat.calls.values import returned
 from mlxgen.chat.dialect import Dialect, ending_turns
 from mlxgen.chat.template import format, sandbox
 from mlxgen.chat.turn import Turn, plan_turn
 from tests.fakes import byte_level_tokenizer
+
+from ..effort import table
 
 GIVEN: dict[str, Any] = json.loads((Path(__file__).parent / "telling.json").read_text())
 TEMPLATES: dict[str, str] = GIVEN["templates"]
@@ -38,34 +43,10 @@ def text_of(chat: Chat, vocabulary: Vocabulary) -> str:
     return vocabulary.decode(chat.tokens(vocabulary))
 
 
-def test_a_chat_is_what_the_template_makes_of_it() -> None:
-    turn, start = "<|im_start|>user\nso sad<|im_end|>\n", "<|im_start|>assistant\n"
-    assert Chat(HELLO).tokens(BYTE_LEVEL) == BYTE_LEVEL.encode(turn + start)
-    without = Chat(HELLO, add_generation_prompt=False)
-    assert without.tokens(BYTE_LEVEL) == BYTE_LEVEL.encode(turn)
-    begun = [*HELLO, {"role": "assistant", "content": "the"}]
-    ids = Chat(begun, continue_final_message=True).tokens(BYTE_LEVEL)
-    assert ids == BYTE_LEVEL.encode(f"{turn}{start}the")
-
-
-@pytest.mark.parametrize(
-    ("messages", "said"),
-    [
-        ([], "list of chat messages"),
-        (["hi"], "list of chat messages"),
-        ([None], "list of chat messages"),
-        ([{"role": "wizard", "content": "hi"}], "unknown role wizard"),
-        ([*HELLO, {"content": "hi"}], r"messages\[1\].role: expected a role .*, got none"),
-        ([*HELLO, {"role": 5, "content": "hi"}], r"messages\[1\].role: .* got int"),
-        ([*HELLO, {"role": "user", "content": 5}], r"messages\[1\].content: .*, got int"),
-        ([{"role": "user", "content": b"Hi"}], r"messages\[0\]\.content: .* got bytes"),
-        ([*HELLO, {"role": "user", "content": "a\ud83d"}], r"messages\[1\].content: .*surrogate"),
-        ([{"role": "user", "content": [{"\udfff": 1}]}], r"messages\[0\].content: .*surrogate"),
-    ],
-)
-def test_what_is_not_a_chat_is_refused_with_its_place(messages: list[Any], said: str) -> None:
-    with pytest.raises(PromptError, match=said):
-        Chat(messages).tokens(BYTE_LEVEL)
+def test_what_is_not_a_chat_is_refused_with_its_place() -> None:
+    for messages, said in GIVEN["refused"]:
+        with pytest.raises(PromptError, match=said):
+            Chat(messages).tokens(BYTE_LEVEL)
 
 
 def test_an_image_for_a_model_that_takes_none_is_refused_at_its_place() -> None:
@@ -86,22 +67,13 @@ def test_a_template_that_is_missing_or_broken_is_an_error_of_the_prompt() -> Non
 
 
 def test_the_mark_that_ends_a_turn_ends_an_answer_though_the_configuration_forgets_it() -> None:
-    each = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}"
-    start = "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-    end, both = {"<|endoftext|>"}, {"<|endoftext|>", "<|im_end|>"}
-    for template, expected in (
-        (f"{each}<|im_end|>\n{{% endfor %}}{start}", both),
-        (f"{each}\n<|im_end|>\n{{% endfor %}}{start}", both),
-        (f"{each}<|im_end|><|endoftext|>{{% endfor %}}{start}", end),
-        (f"{each}\n{{% endfor %}}{start}", end),
-        ("{{ raise_exception('no') }}", end),
-    ):
+    for template, expected in GIVEN["ends of turns"]:
         tokenizer = byte_level_tokenizer()
         tokenizer._tokenizer.chat_template = template
         tokenizer.eos_token_ids = {tokenizer.convert_tokens_to_ids("<|endoftext|>")}
         vocabulary = ending_turns(Vocabulary.of(tokenizer))
         assert vocabulary.eos == tokenizer.eos_token_ids
-        assert {vocabulary.piece(token).decode() for token in vocabulary.eos} == expected
+        assert {vocabulary.piece(token).decode() for token in vocabulary.eos} == {*expected}
 
 
 # ---- nothing is lost on its way into the prompt --------------------------------------------------
@@ -153,21 +125,12 @@ def test_what_is_passed_anyway_is_not_a_variable() -> None:
             Chat(HELLO, template={name: 1}).tokens(everything)
 
 
-@pytest.mark.parametrize(
-    "template",
-    [
-        "x{{ mood }}",
-        "x{% if mood is not defined %}{% set mood = 'bad' %}{% endif %}{{ mood }}",
-        "x{% set mood = mood | default('bad') %}{{ mood }}",
-        "x{% macro f() %}{{ mood }}{% endmacro %}{{ f() }}",
-        "x{% for a in [1] %}{% set text = mood %}{{ text if mood }}{% endfor %}",
-    ],
-)
-def test_variables_are_found_however_they_are_used(template: str) -> None:
-    vocabulary = of_template(template)
-    assert text_of(Chat(HELLO, template={"mood": "good"}), vocabulary) == "xgood"
-    with pytest.raises(OptionError, match=r"does not use mod, .*: mood$"):
-        Chat(HELLO, template={"mod": 1}).tokens(vocabulary)
+def test_variables_are_found_however_they_are_used() -> None:
+    for template in GIVEN["variables"]:
+        vocabulary = of_template(template)
+        assert text_of(Chat(HELLO, template={"mood": "good"}), vocabulary) == "xgood"
+        with pytest.raises(OptionError, match=r"does not use mod, .*: mood$"):
+            Chat(HELLO, template={"mod": 1}).tokens(vocabulary)
 
 
 def test_templates_for_tools_have_variables_of_their_own() -> None:
@@ -226,37 +189,22 @@ def test_programs_of_mlx_lm_take_the_switch() -> None:
             Chat(HELLO, template={name: True}).tokens(vocabulary)
 
 
-@pytest.mark.parametrize("effort", ["none", "other"])
-def test_an_effort_is_told_in_the_nearest_words_of_the_template(effort: str) -> None:
-    for template, given, expected, budget in GIVEN["efforts"]:
-        if (given == "none") != (effort == "none"):
-            continue
+def test_an_effort_is_told_in_the_nearest_words_of_the_template() -> None:
+    for template, effort, expected, budget in GIVEN["efforts"]:
         dialect = Dialect.of(of_template(template + "|{{ messages[0].content }}", thinks=True))
-        wishes = [Turn(chat=Chat([USER]), effort=given)]
-        if given == "none":  # it is one wish, under every name
+        wishes = [Turn(chat=Chat([USER]), effort=effort)]
+        if effort == "none":  # it is one wish, under every name
             wishes.append(Turn(chat=Chat([USER], template={"enable_thinking": False})))
         for turn in wishes:
-            assert plan_turn(turn, dialect).thinking_budget == budget, (template, given)
+            assert plan_turn(turn, dialect).thinking_budget == budget, (template, effort)
         told = dialect.vocabulary.decode(plan_turn(wishes[0], dialect).ids)
-        assert told == f"{expected}|ONE", (template, given)
+        assert told == f"{expected}|ONE", (template, effort)
 
 
 # ---- limits --------------------------------------------------------------------------------------
 
-LOOP = "{% for a in messages %}"
-NEVER_ENDING = [
-    LOOP * 5 + "{% endfor %}" * 5,
-    "{% for a in range(90000) %}" * 3 + "{% endfor %}" * 3,
-    LOOP * 3 + "{% for b in messages if false %}{% endfor %}" + "{% endfor %}" * 3,
-    "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(60) }}",
-    "{% for a in [[], []] recursive %}{{ loop(messages[:2]) if loop.depth < 60 }}{% endfor %}",
-    "{% set n = namespace(n=0) %}" + LOOP * 3 + "{% set n.n = n.n + 1 %}" + "{% endfor %}" * 3,
-    LOOP * 3 + "{{ a.content }}" + "{% endfor %}" * 3,
-    "{% set x %}" + LOOP * 3 + "a" + "{% endfor %}" * 3 + "{% endset %}",
-]
 
-
-@pytest.mark.parametrize("template", NEVER_ENDING)
+@pytest.mark.parametrize("template", GIVEN["never ending"])
 def test_what_would_not_end_is_stopped(template: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sandbox, "SECONDS", 0.2)
     monkeypatch.setattr(format, "SECONDS", 0.2)
@@ -271,3 +219,31 @@ def test_a_chat_of_no_tokens_is_refused(template: str) -> None:
     for allowed in (False, True):
         with pytest.raises(PromptError, match="nothing for these messages"):
             Chat(HELLO, allow_control_tokens=allowed).tokens(vocabulary)
+
+
+# ---- arguments of calls that come back are an object, also if they are not JSON ----------------
+
+
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | TEXTS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@given(st.dictionaries(TEXTS, VALUES, max_size=3), st.booleans())
+def test_json_means_what_it_says(value: dict[str, object], ascii: bool) -> None:
+    assert returned(json.dumps(value, ensure_ascii=ascii)) == value
+
+
+def test_what_is_nearly_json_is_repaired_and_what_is_no_object_stays_text() -> None:
+    for case in table("returned"):
+        assert returned(case["arguments"]) == case["read"], case
+    assert returned("[" * 100_000) == "[" * 100_000
+
+
+@given(st.text(st.characters(codec="utf-8"), max_size=30))
+def test_any_text_has_an_answer_that_can_be_encoded(text: str) -> None:
+    json.dumps(returned("{" + text), ensure_ascii=False).encode()
+    json.dumps(returned('{"a": "' + text + '"}'), ensure_ascii=False).encode()

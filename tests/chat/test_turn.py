@@ -17,6 +17,7 @@ from mlxgen.chat.events import CallStarted
 from mlxgen.chat.turn import Plan, Turn, plan_turn
 from mlxgen.engine import Chunk
 
+from ..effort import table
 from .kit import plain, takes, tool
 
 CHAT = Chat([{"role": "user", "content": "Hello"}])
@@ -39,52 +40,17 @@ def planned(dialect: Dialect | None = None, **turn: Any) -> Plan:
     return plan_turn(Turn(**{"chat": CHAT, **turn}), dialect or demo())
 
 
-def called(*names: str) -> str:
-    format = demo().tools
-    assert format is not None
-    return format.write([(name, {"city": "Oslo"}) for name in names])
-
-
-WRONG = called("look").replace("city", "town")
-THOUGHT = "<think>Hm.</think>"
-
-
-@pytest.mark.parametrize(
-    ("turn", "good", "bad"),
-    [
-        ({"form": FORM}, ["yes", f"{THOUGHT}no"], ["maybe", f"{THOUGHT}maybe", "<think>Hm."]),
-        ({"form": FORM, "chat": SILENT}, ["yes"], ["maybe", f"{THOUGHT}yes"]),
-        (
-            {"tools": using("required")},
-            [called("look"), f"{THOUGHT}{called('leave')}", called("look", "leave")],
-            ["", "Hi", WRONG],
-        ),
-        (
-            {"tools": using("named", names=("look",))},
-            [called("look")],
-            ["Hi", called("leave"), called("look", "leave")],
-        ),
-        (
-            {"tools": using(many=False)},
-            ["Hi", called("look"), f"{THOUGHT}So: {called('leave')}"],
-            [called("look", "leave")],
-        ),
-        (
-            {"tools": using(strict=frozenset({"look"}))},
-            ["Hi", called("look"), called("leave")],
-            [WRONG, f"{THOUGHT}{WRONG}"],
-        ),
-        ({"tools": using(names=("look",))}, ["Hi", called("look")], [called("leave")]),
-        ({"tools": using(), "form": FORM}, ["yes", called("look")], ["maybe", "Hi"]),
-    ],
-    ids=lambda value: "" if isinstance(value, list) else str(value)[:40],
-)
-def test_the_text_is_held_to_what_is_asked_of_it(
-    turn: dict[str, Any], good: list[str], bad: list[str]
-) -> None:
-    spec = planned(**turn).spec
-    assert [text for text in good if not takes(spec, demo().vocabulary, text)] == []
-    assert [text for text in bad if takes(spec, demo().vocabulary, text)] == []
+def test_the_text_is_held_to_what_is_asked_of_it() -> None:
+    for case in table("turns"):
+        turn: dict[str, Any] = {"chat": SILENT if "silent" in case else CHAT}
+        if "form" in case:
+            turn["form"] = FORM
+        if "tools" in case:
+            strict = frozenset(case["tools"].get("strict", ()))
+            turn["tools"] = using(**{**case["tools"], "strict": strict})
+        spec = planned(**turn).spec
+        for text in case["good"] + case["bad"]:
+            assert takes(spec, demo().vocabulary, text) == (text in case["good"]), (case, text)
 
 
 def test_a_turn_that_asks_nothing_is_a_prompt_and_a_reading() -> None:

@@ -13,57 +13,9 @@ from mlxgen.errors import OptionError
 from mlxgen.filters import LMFormatEnforcer, OutlinesCore, Regex, Specification
 
 from ..effort import tries
-from .helpers import (
-    accepts,
-    allowed,
-    byte_level,
-    constrained,
-    ordinary,
-)
-
-SCHEMA = {
-    "type": "object",
-    "properties": {"name": {"type": "string"}, "age": {"type": "integer"}},
-    "required": ["name", "age"],
-    "additionalProperties": False,
-}
+from .helpers import accepts, allowed, byte_level, constrained, ordinary
 
 PATTERNS = [LMFormatEnforcer.regex, OutlinesCore]
-
-
-@settings(max_examples=tries(20))
-@given(data=st.data())
-def test_lm_format_enforcer_allows_what_it_allows_when_it_is_asked_about_whole_histories(
-    data: st.DataObject,
-) -> None:
-    """Not that this is always valid JSON: its strings take control characters, for one."""
-    from lmformatenforcer import JsonSchemaParser, TokenEnforcer, TokenEnforcerTokenizerData
-
-    vocabulary = byte_level()
-    words = [
-        (token, vocabulary.piece(token).decode(), True)
-        for token in range(vocabulary.size)
-        if vocabulary.is_ordinary(token) and "\ufffd" not in vocabulary.decode([token])
-    ]
-    ends = sorted(vocabulary.eos)
-    theirs = TokenEnforcer(
-        TokenEnforcerTokenizerData(words, vocabulary.decode, ends, False, vocabulary.size),
-        JsonSchemaParser(SCHEMA),
-    )
-    constraint = constrained(LMFormatEnforcer.json_schema(SCHEMA), vocabulary=vocabulary)
-    tokens: list[int] = []
-    for _ in range(data.draw(st.integers(1, 15))):
-        expected = set(theirs.get_allowed_tokens(tokens).allowed_tokens)
-        assert allowed(constraint) == expected
-        choices = sorted(expected - vocabulary.eos)
-        if not choices:
-            break
-        tokens.append(data.draw(st.sampled_from(choices)))
-        constraint.advance(tokens[-1])
-        if data.draw(st.booleans()):  # back and forth again changes nothing
-            constraint.rewind(len(tokens) - 1)
-            constraint.mask()
-            constraint.advance(tokens[-1])
 
 
 @pytest.mark.parametrize("make", PATTERNS)

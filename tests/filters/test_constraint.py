@@ -8,16 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlxgen.errors import DeadEndError, FilterError, OptionError, RewindError
+from mlxgen.errors import DeadEndError, FilterError, OptionError, RewindError, StateError
 from mlxgen.filters import (
     Allow,
-    Choice,
     Constraint,
-    JsonSchema,
     Lark,
     LMFormatEnforcer,
     OutlinesCore,
     Regex,
+    Replay,
     Specification,
     allows,
     fill_masks,
@@ -125,26 +124,6 @@ def test_a_dead_end_is_an_error_each_time_and_can_be_rewound() -> None:
     assert ordinary(constraint) == {65, 66}
 
 
-def test_an_empty_intersection_names_the_filters_and_what_each_allows() -> None:
-    filters: list[Any] = [
-        Regex("a+"),
-        Choice(["b", "c"]),
-        Fixed(None),
-        JsonSchema({"enum": ["x" * 500]}),
-    ]
-    with pytest.raises(DeadEndError) as caught:
-        constrained(*filters).mask()
-    message = str(caught.value)
-    for part in (
-        "Regex(pattern='a+') allows 1",
-        "options=('b', 'c')) allows 2",
-        "Fixed allows all",
-        "JsonSchema(",
-    ):
-        assert part in message
-    assert len(message) < 500
-
-
 class Stuck(Toy):
     """Goes forwards only: a reset fails."""
 
@@ -152,14 +131,31 @@ class Stuck(Toy):
         raise OSError("stuck")
 
 
-def test_a_rewind_happens_in_every_part_or_in_none() -> None:
-    native, stuck = NativeToy(), Stuck()
+class Breaking(CopyableToy):
+    """Its copies refuse to be fed token 5, though it took it itself."""
+
+    is_copy = False
+
+    def advance(self, token: int) -> None:
+        if self.is_copy and token == 5:
+            raise OSError("stuck")
+        super().advance(token)
+
+    def fork(self) -> CopyableToy:
+        twin = super().fork()
+        vars(twin)["is_copy"] = True
+        return twin
+
+
+@pytest.mark.parametrize("make", [Stuck, Breaking])
+def test_a_rewind_happens_in_every_part_or_in_none(make: type[Toy]) -> None:
+    native, stuck = NativeToy(), make()
     constraint = constrained(native, stuck, CopyableToy())
-    for token in (1, 1, 1, 2):
+    for token in (5, 1, 1, 2):
         constraint.advance(token)
     with pytest.raises(OSError, match="stuck"):
         constraint.rewind(1)
-    assert native.tokens == stuck.tokens == [1, 1, 1, 2] and len(constraint) == 4
+    assert native.tokens == stuck.tokens == [5, 1, 1, 2] and len(constraint) == 4
     constraint.advance(1)
     with pytest.raises(RewindError):
         constraint.rewind(-1)
@@ -205,3 +201,49 @@ def test_words_hold_exactly_the_tokens_in_range(tokens: set[int], out: set[int],
     assert set(tokens_of(without_tokens(row, out, size)).tolist()) == held - out
     assert set(tokens_of(without_tokens(None, out, size)).tolist()) == set(range(size)) - out
     assert set(tokens_of(row).tolist()) == held  # they are taken out of a copy
+
+
+# ---- how a filter of any ability goes back and is copied; ``test_laws.py`` says whether rightly --
+
+
+def grown(replay: Replay, length: int) -> Replay:
+    """Fed so many tokens, and with its log as new."""
+    while len(replay.fed) < length:
+        replay.advance(next(token for token in (1, 2) if replay.validate([token])))
+    replay.filter.log.update(advance=0, reset=0, fork=0, rewind=0)
+    return replay
+
+
+@pytest.mark.parametrize("ability", [CopyableToy, NativeToy])
+@pytest.mark.parametrize("back", [1, 10, 100])
+def test_the_cost_of_a_rewind_does_not_grow_with_the_history(ability: type[Toy], back: int) -> None:
+    costs = []
+    for length in (200, 2000):
+        replay = grown(Replay(ability(), every=64), length)
+        log = replay.filter.log
+        replay.rewind(length - back)
+        costs.append(log["rewind"])
+        assert log["advance"] < 64 and log["fork"] <= 1 and log["reset"] == 0
+    assert costs[0] == costs[1]
+
+
+def test_a_forward_only_filter_is_fed_its_history_again() -> None:
+    replay = grown(Replay(Toy(), every=64), 100)
+    replay.rewind(90)
+    assert replay.filter.log == {"advance": 90, "reset": 1, "fork": 0, "rewind": 0}
+
+
+class Uncopyable(Toy):
+    def __deepcopy__(self, memo: Any) -> Uncopyable:
+        raise TypeError("holds a socket")
+
+
+def test_forks_fall_back_to_a_factory_and_then_to_deepcopy() -> None:
+    for replay in (Replay(Uncopyable), Replay(Toy())):
+        replay.advance(1)
+        twin = replay.fork()
+        twin.advance(1)
+        assert (replay.fed, twin.fed) == ((1,), (1, 1))
+        assert (replay.filter.tokens, twin.filter.tokens) == ([1], [1, 1])
+    with pytest.raises(StateError, match=r"holds a socket.*fork method"):
+        Replay(Uncopyable()).fork()

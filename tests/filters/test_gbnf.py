@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from functools import cache
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import regex
 from hypothesis import given, settings
@@ -12,39 +11,26 @@ from hypothesis import strategies as st
 
 from mlxgen.errors import GrammarError
 from mlxgen.filters import Lark, is_gbnf, lark_of
-from mlxgen.tokens import Token, Vocabulary
-from tests.fakes import byte_level_tokenizer
 
 from ..effort import tries
+from .helpers import accepts, byte_level, constrained
 
 SIGNS = ("*", "+", "?", "{{2}}", "{{1,2}}", "{{0}}", "{{0,0}}", "{{,1}}", "{{2,}}")
-VOCABULARY = Vocabulary.of(byte_level_tokenizer())
-
-
-@cache
-def bound(grammar: str) -> Any:
-    return Lark(lark_of(grammar)).bind(VOCABULARY, VOCABULARY.size)
-
-
-def takes(grammar: str, text: str | list[Token]) -> bool:
-    """Whether a text is one of the grammar's."""
-    filter = bound(grammar).fork()
-    tokens = VOCABULARY.continue_with(text.encode()) if isinstance(text, str) else text
-    for token in tokens:
-        if not filter.validate([token]):
-            return False
-        filter.advance(token)
-    return bool(filter.can_end())
 
 
 def test_tokens_may_be_named_or_numbered() -> None:
-    names = {VOCABULARY.piece(token).decode(): token for token in VOCABULARY.added}
+    vocabulary = byte_level()
+    names = {vocabulary.piece(token).decode(): token for token in vocabulary.added}
     call, end = names["<tool_call>"], names["</tool_call>"]
-    (x,) = VOCABULARY.continue_with(b"x")
-    assert takes(f"root ::= <tool_call> [a-z] <[{end}]>", [call, x, end])
-    assert not takes(f"root ::= <tool_call> [a-z] <[{end}]>", "<tool_call>x</tool_call>")
-    assert takes(f"root ::= !<[{call}]> <tool_call>", [x, call])
-    assert not takes(f"root ::= !<[{call}]> <tool_call>", [call, call])
+    (x,) = vocabulary.continue_with(b"x")
+    for written, tokens, taken in (
+        (f"<tool_call> [a-z] <[{end}]>", [call, x, end], 3),
+        (f"<tool_call> [a-z] <[{end}]>", vocabulary.continue_with(b"<tool_call>x"), 0),
+        (f"!<[{call}]> <tool_call>", [x, call], 2),
+        (f"!<[{call}]> <tool_call>", [call, call], 0),
+    ):
+        spec = Lark(lark_of(f"root ::= {written}"))
+        assert constrained(spec, vocabulary=vocabulary).validate(tokens) == taken
 
 
 def test_grammars_may_be_long_and_are_not_written_out() -> None:
@@ -103,10 +89,11 @@ def test_any_grammar_takes_exactly_its_texts(root: Pair, other: Pair) -> None:
     rules = f"(?P<root>a(?:{root[1]})|b)(?P<other>c|c(?:{other[1]}))"
     meant = regex.compile(f"(?(DEFINE){rules})(?&root)")
     try:
-        bound(grammar)
+        spec = Lark(lark_of(grammar))
+        constrained(spec, vocabulary=byte_level())
     except GrammarError:
         return  # nothing can be derived, or too deep for the engine
     for length in range(4):
         for chars in itertools.product("abc", repeat=length):
             text = "".join(chars)
-            assert takes(grammar, text) == bool(meant.fullmatch(text)), text
+            assert accepts(spec, text, byte_level()) == bool(meant.fullmatch(text)), text

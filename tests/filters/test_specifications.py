@@ -13,26 +13,10 @@ import regex
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlxgen.errors import FilterError
-from mlxgen.filters import (
-    After,
-    AllOf,
-    Allow,
-    AnyOf,
-    Checked,
-    Choice,
-    FirstToken,
-    JsonObject,
-    JsonSchema,
-    Lark,
-    LMFormatEnforcer,
-    OutlinesCore,
-    Regex,
-    Substring,
-)
+from mlxgen.filters import After, Allow, Choice, JsonObject, JsonSchema, Lark, Regex, Substring
 from mlxgen.tokens import Token
 
-from ..effort import tries
+from ..effort import table, tries
 from .helpers import (
     accepts,
     allowed,
@@ -43,34 +27,21 @@ from .helpers import (
     ordinary,
     pieces,
     sentencepiece,
-    stands,
 )
+from .test_tables import MAKE
 
 RECORD: dict[str, Any] = {
     "type": "object",
     "properties": {"name": {"type": "string"}, "age": {"type": "integer"}},
     "required": ["name", "age"],
 }
-SPECS: list[Any] = [
-    Regex("a+"),
-    Lark('start: "a"'),
-    Choice(["a", "b"]),
-    Substring("a"),
-    AllOf(Regex("a"), Choice(["a"])),
-    After("x", Regex("a")),
-    AnyOf((Regex("a"), Choice(["b"]))),
-    FirstToken(Regex("a"), 98, Regex("b")),
-    JsonSchema(RECORD, closed=True),
-    JsonSchema(True),
-    JsonObject(),
-    OutlinesCore("a"),
-    LMFormatEnforcer.regex("a"),
-]
 
 
 def test_specifications_are_values_and_bind_again_and_again() -> None:
-    assert len(set(SPECS)) == len(SPECS)
-    for spec in SPECS:
+    written = [case["given"] for case in table("filters") if case.get("value")]
+    specs = list(map(MAKE["python"], written))
+    assert len(set(specs)) == len(specs)
+    for spec in specs:
         again = pickle.loads(pickle.dumps(spec))
         assert spec == again and hash(spec) == hash(again)
         if isinstance(spec, Regex | Lark | Choice | Substring | JsonSchema):
@@ -136,46 +107,6 @@ def test_a_model_that_only_ever_writes_white_space_runs_out_of_it() -> None:
         constraint.advance(blank[0])
         assert len(constraint) < 60
     assert len(constraint) > 1
-
-
-def objection(spec: JsonSchema, text: str) -> Any:
-    """What is wrong with a text that the grammar allows."""
-    constraint = feed(constrained(spec), text)
-    assert constraint.can_end()
-    return constraint.objection()
-
-
-def test_what_no_grammar_holds_is_checked_at_the_end() -> None:
-    schema = {"type": "array", "uniqueItems": True, "contains": {"const": 1}}
-    constraint = feed(constrained(JsonSchema(schema)), "[2, 2]")
-    assert constraint.checks and constraint.unchecked() == (len("[2, 2]"), False)
-    assert constraint.objection() == ("it violates uniqueItems", len("[2, 2]"), True)
-    assert objection(JsonSchema(schema), "[2,3]") == ("it violates contains", 5, True)
-    assert objection(JsonSchema(schema), "[2,1]") is None
-    lenient = JsonSchema(schema, ignore_unsupported=True)
-    assert objection(lenient, "[2,2]") == ("it violates uniqueItems", 5, False)
-    assert not constrained(JsonSchema({"type": "array"})).checks
-    address = {"type": "string", "pattern": r"^([0-9]{1,3}\.){3}[0-9]{1,3}$"}
-    assert not constrained(JsonSchema(address)).checks
-
-
-def test_one_of_is_checked_unless_its_branches_exclude_each_other() -> None:
-    schema = {"oneOf": [{"type": "integer"}, {"type": "number"}]}
-    assert objection(JsonSchema(schema), "1") == ("it violates oneOf", 1, True)
-    assert objection(JsonSchema(schema), "1.5") is None
-    as_any_of = JsonSchema(schema, one_of_as_any_of=True)
-    assert not constrained(as_any_of).checks and objection(as_any_of, "1") is None
-    assert as_any_of.left_out == ("oneOf",)
-    kinds = [{"type": "object", "properties": {"k": {"const": k}}, "required": ["k"]} for k in "ab"]
-    for apart in ([{"type": "integer"}, {"type": "string"}], kinds):
-        assert not constrained(JsonSchema({"oneOf": apart})).checks
-
-
-def test_formats_that_nobody_knows_are_notes() -> None:
-    spec = JsonSchema({"properties": {"p": {"type": "string", "format": "path"}}})
-    assert accepts(spec, '{"p":"a/b"}') and spec.left_out == ("format=path",)
-    assert constrained(spec).left_out == ("format=path",)
-    assert JsonSchema({"type": "string", "format": "date"}).left_out == ()
 
 
 class Model:
@@ -265,25 +196,6 @@ def test_a_token_may_complete_the_trigger_and_begin_what_follows() -> None:
     assert feed(constraint, "[1,1]").objection() == ("it violates uniqueItems", 5, True)
 
 
-def test_what_leads_to_a_required_trigger_is_hinted() -> None:
-    constraint = constrained(After("=>", Choice(["xyz"]), required=True))
-    assert constraint.forced() == [] and constraint.hint() == [ord("="), ord(">")]
-    assert feed(constraint, "a=").hint() == [ord(">")]
-    assert feed(constraint, ">").hint() == []
-    assert constrained(After("=>", Regex("a"))).hint() == []
-    vocabulary = byte_level()
-    marked = constrained(After("<|im_start|>", Regex("a"), required=True), vocabulary=vocabulary)
-    assert [vocabulary.piece(t) for t in marked.hint()] == [b"<|im_start|>"]
-
-
-def test_a_piece_is_checked_once_the_text_cannot_follow_another_specification() -> None:
-    spec = AnyOf((Checked(lambda piece, before: f"no {piece!r}"), Regex("ab\n+c")))
-    for text, due in (("ab\n", False), ("ab\nb\n", True), ("b\n", True)):
-        assert feed(constrained(spec), text).unchecked()[1] is due
-    assert not stands(spec, "ab\nb\n")
-    assert stands(spec, "ab\nc"), "the other one lets it end so"
-
-
 # ---- functions -----------------------------------------------------------------------------------
 
 
@@ -300,24 +212,3 @@ def test_a_function_says_what_is_allowed_and_none_means_everything() -> None:
         constraint.can_end()
         feed(constraint, text)
     assert asked == [(), (65,), (65, 66)]  # once for each place
-
-
-def test_the_text_may_end_where_everything_or_an_end_token_is_allowed() -> None:
-    end = min(alphabet().eos)
-    assert constrained(Allow(lambda tokens: None)).can_end()
-    finished = constrained(Allow(lambda tokens: {end}))
-    assert finished.ended() and allowed(finished) == {end}
-    one = constrained(Allow(lambda tokens: [max(byte_level().eos)]), vocabulary=byte_level())
-    assert allowed(one) == byte_level().eos
-    never = constrained(Allow(lambda tokens: None, can_end=lambda tokens: False))
-    assert end not in allowed(never)
-
-
-def test_a_function_that_fails_or_returns_nonsense_is_named() -> None:
-    def failing(tokens: Sequence[int]) -> list[int]:
-        raise KeyError("x")
-
-    with pytest.raises(FilterError, match=r"failing failed: KeyError"):
-        constrained(Allow(failing)).mask()
-    with pytest.raises(FilterError, match=r"allowed token 5000; expected ids from 0"):
-        constrained(Allow(lambda tokens: [5000])).mask()

@@ -3,6 +3,8 @@
 - ``tests/data/schemas.jsonl``: a schema and some values; jsonschema says what comes of their texts.
 - ``tests/data/texts.jsonl``: a filter, what it is made of, and good and bad texts.
 - ``tests/data/places.jsonl``: a filter, a text that was written, and what may come next.
+- ``tests/data/objections.jsonl``: a filter, a text that it lets end, and what is wrong with it.
+- ``tests/data/dead_ends.jsonl``: a filter, a text that nothing may follow, and what is said of it.
 - ``tests/data/refusals.jsonl``: the reason for which nothing can be made of it.
 
 The filter ``python`` is an expression, whose value is one filter or a tuple of several.
@@ -12,9 +14,9 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Callable, Mapping
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
 import jsonschema
@@ -22,16 +24,19 @@ import pytest
 import regex
 
 from mlxgen import filters
-from mlxgen.errors import GrammarError, OptionError
+from mlxgen.errors import DeadEndError, FilterError, GrammarError, OptionError
 from mlxgen.filters import Constraint, JsonSchema, Lark, Regex
+from mlxgen.filters.checks import command, json_lines, python
 from mlxgen.filters.schema.fitting import Fitting
 from mlxgen.filters.schema.patterns import searched
 from mlxgen.filters.schema.scalars import FORMATS
 from mlxgen.tokens import Vocabulary
+from mlxgen.workers import Work
 
-from ..effort import ALL
+from ..effort import table
+from . import helpers
 from .helpers import (
-    Fixed,
+    allowed,
     alphabet,
     byte_level,
     constrained,
@@ -42,8 +47,7 @@ from .helpers import (
     wordpiece,
 )
 
-DATA = Path(__file__).parent.parent / "data"
-NAMES = {**vars(filters), "Fixed": Fixed, "re": re}
+NAMES = {**vars(filters), **vars(helpers), "re": re}
 MAKE: Mapping[str, Callable[[Any], Any]] = {
     "schema": JsonSchema,
     "closed": lambda schema: JsonSchema(schema, closed=True),
@@ -62,13 +66,6 @@ VOCABULARIES: Mapping[str, Callable[[], Vocabulary]] = {
 
 
 in_parts = pytest.mark.parametrize("part", range(4))
-
-
-def table(name: str, part: int = 0, parts: int = 1) -> list[Any]:
-    """The cases of a file; those that are ``slow`` only if all is to be tried."""
-    lines = (DATA / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
-    cases = map(json.loads, lines[part::parts])
-    return [case for case in cases if ALL or not case.get("slow")]
 
 
 def vocabulary_of(case: Any) -> Vocabulary:
@@ -96,15 +93,47 @@ def test_good_texts_stand_and_bad_ones_do_not(part: int) -> None:
 def test_what_may_come_next_and_whether_the_text_may_end() -> None:
     for case in table("places"):
         constraint = feed(running(case), case["text"])
-        mask, allows = constraint.mask(), case["allows"]
+        decode, allows = constraint.vocabulary.decode, None
+        if constraint.mask() is not None:
+            allows = sorted(piece.decode(errors="replace") for piece in pieces(constraint))
         found = {
-            "allows": None if mask is None else sorted(map(bytes.decode, pieces(constraint))),
+            "allows": allows,
             "ends": constraint.can_end(),
-            "forced": constraint.vocabulary.decode(constraint.forced()),
+            "forced": decode(constraint.forced()),
+            "hint": decode(constraint.hint()),
         }
-        wanted = {**case, "allows": None if allows is None else sorted(allows)}
-        assert {**case, **found} == wanted
-        assert constraint.ended() == (case["ends"] and allows == []), case
+        wanted = {name: case.get(name, said) for name, said in found.items()}
+        wanted["allows"] = wanted["allows"] and sorted(wanted["allows"])
+        assert found == wanted, case
+        assert constraint.ended() == (case["ends"] and wanted["allows"] == []), case
+        assert (constraint.vocabulary.eos <= allowed(constraint)) == case["ends"], case
+
+
+def test_what_is_wrong_with_a_finished_text_is_said_unless_the_grammar_holds_it() -> None:
+    for case in table("objections"):
+        constraint = feed(running(case), case["text"])
+        while isinstance(objection := constraint.objection(), Work):
+            objection.wait()
+        found = {
+            "objection": None if objection is None else [*objection],
+            "checks": constraint.checks,
+            "unchecked": constraint.unchecked()[0],
+            "due": constraint.unchecked()[1],
+            "left_out": list(constraint.left_out),
+        }
+        nothing = {"checks": False, "unchecked": 0, "due": False, "left_out": []}
+        assert {**nothing, **case, **found} == {**nothing, **case}
+        assert constraint.can_end(), case
+
+
+def test_where_nothing_may_come_next_the_filters_are_named() -> None:
+    for case in table("dead_ends"):
+        constraint = feed(running(case), case["text"])
+        with pytest.raises((DeadEndError, FilterError)) as caught:
+            constraint.mask()
+        for part in case["says"]:
+            assert part in str(caught.value), case
+        assert len(str(caught.value)) < 500, case
 
 
 @in_parts
@@ -165,3 +194,39 @@ def test_a_text_stands_if_and_only_if_its_value_is_valid(part: int) -> None:
                 objection = Fitting(case["schema"]).objection(json.dumps(value))
                 assert (objection is None) == verdicts[-1], (case, value)
     assert min(verdicts.count(True), verdicts.count(False)) > 25
+
+
+# ---- the checks that come with mlxgen ------------------------------------------------------------
+
+
+def test_python_may_go_on_like_this_or_what_is_wrong_is_said() -> None:
+    """``says`` is how the complaint about the last line of a text begins."""
+    for case in table("checks"):
+        lines = case["text"].splitlines(keepends=True)
+        said = [python(line, "".join(lines[:i])) for i, line in enumerate(lines)]
+        if "says" in case:
+            assert (said[-1] or "").startswith(case["says"]), case
+        else:
+            assert not any(said), case
+
+
+def test_json_lines() -> None:
+    assert json_lines('{"a": 1}\n', "") is None
+    assert json_lines("\n", "") is None
+    assert (json_lines("{'a': 1}\n", "") or "").startswith("not JSON: ")
+
+
+def test_a_command_reads_the_piece_and_its_status_decides() -> None:
+    check = command(
+        f"{sys.executable} -c 'import sys; t = sys.stdin.read(); print(t); sys.exit(\"x\" in t)'"
+    )
+    assert check("a\n", "x") is None
+    assert check("x y\n", "") == "x y"
+    assert check("Prose about x:\n```js\na\n```\nand\n```\nb\n```\nx\n", "") is None
+    assert check("Prose:\n```js\na\n```\nand\n```\nx y\n```\n", "") == "x y"
+
+
+@pytest.mark.parametrize("line", ["", "'"])
+def test_a_command_that_is_none_is_refused(line: str) -> None:
+    with pytest.raises(OptionError, match="check: "):
+        command(line)

@@ -16,10 +16,12 @@ import pytest
 import mlxgen
 from mlxgen.engine import Options
 from mlxgen.errors import OptionError
-from mlxgen.options import table
+from mlxgen.options import table as written
 from mlxgen.options.table import OPTIONS, SamplingOptions, check_together, checked
 from mlxgen.sampling import CANDIDATES, MAX_TEMPERATURE, SamplingSettings
 from mlxgen.server.openai import ChatRequest
+
+from ..effort import table
 
 ROOT = Path(__file__).parent.parent.parent
 TAKE_OPTIONS = (
@@ -30,94 +32,33 @@ TAKE_OPTIONS = (
     mlxgen.LanguageModel.control,
     mlxgen.Session.__init__,
 )
-WRONG: dict[str, list[Any]] = {
-    "temperature": [-0.1, MAX_TEMPERATURE + 1, -math.inf, 10**400],
-    "top_p": [0, 0.0, -0.5, 1.01],
-    "top_k": [-1, 1.0, 0.5],
-    "min_p": [-0.01, 1.01],
-    "top_n_sigma": [-1.1, 101, "a"],
-    "min_k": [-1.1, 1e7, "a"],
-    "adaptive_target": [-1.1, 1.1, "a"],
-    "adaptive_decay": [-0.1, 1.0, "a"],
-    "repetition_penalty": [0, -1.0, 1e7],
-    "presence_penalty": [-2.01, 2.01],
-    "frequency_penalty": [-2.01, 2.01],
-    "repetition_context_size": [-1, 1.5],
-    "dry_multiplier": [-0.1, 101],
-    "dry_base": [0.99, 101],
-    "dry_allowed_length": [0, 1.5],
-    "dry_penalty_last_n": [-2, 1.5],
-    "dry_sequence_breakers": ["a", [5], [""], 5, {"a": 1}],
-    "xtc_probability": [-0.01, 1.5],
-    "xtc_threshold": [-0.01, 0.51, 0.9],
-    "logit_bias": [
-        *([], {-1: 1.0}, {"5": 1.0}, {True: 1.0}, {1: 1e10}, {1: "a"}),
-        *({1: value} for value in (True, math.nan, math.inf, [1], 1j)),
-    ],
-    "seed": [0.5, math.nan, "5"],
-    "max_tokens": [0, -1, 1.0],
-    "min_tokens": [-1],
-    "ignore_eos": [1, "yes"],
-    "stop": [5, "", [""], [5], b"a", {"a": 1}],
-    "stop_tokens": [5, "5", [[]], ["5"], [[True]]],
-    "banned": [5, "", [""], [5], b"a"],
-    "ban_strength": [-0.1, 1.1, "a"],
-    "heal": [0],
-    "filters": [5, {"type": "object"}, [str.upper]],
-    "hooks": [5, [5], {str.upper}],
-    "max_resample": [-1, 10_001],
-    "hold_tokens": [-1, 1_000_001],
-    "allow_retract": ["no"],
-    "close_json": [None.__class__],
-    "stop_in_reasoning": ["no"],
-    "thinking_budget": [-1, 1.5],
-    "loops": ["back", True, 5],
-    "prefix": [5, "abc", [1.5], [True]],
-    "top_logprobs": [-1, 21],
-    "top_candidates": [-1, 129],
-    "prompt_logprobs": [-1, 21],
-    "draft": ["model", "auto ", 5],
-    "num_draft_tokens": [0, 65],
-    "prediction": [5, [1.5], b"a", "\ud800"],
-}
+CASES = table("wrong_options")
+"""The values that are ``wrong`` for an option, and what a message ``says``, in Python."""
+
+
+def python(written: str) -> Any:
+    return eval(written, {"math": math, "MAX_TEMPERATURE": MAX_TEMPERATURE})
 
 
 def test_a_value_that_is_not_allowed_is_refused_with_what_is() -> None:
-    assert WRONG.keys() == OPTIONS.keys()
+    wrong = {case["option"]: python(case["wrong"]) for case in CASES if "option" in case}
+    assert wrong.keys() == OPTIONS.keys()
     numbers = {*SamplingOptions.__annotations__, "top_logprobs"}
     for name, option in OPTIONS.items():
         more = [True, "0.5", math.nan, math.inf, -math.inf, [1], 1j] if name in numbers else []
-        for value in [*WRONG[name], *more]:
+        for value in [*wrong[name], *more]:
             with pytest.raises(OptionError) as caught:
                 checked({name: value})
             assert caught.value.field == name
             assert str(caught.value).startswith(f"{name}: expected {option.rule.allowed}, got ")
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"xtc_threshold": 0.9}, "xtc_threshold: expected a number from 0 to 0.5, got 0.9"),
-        ({"top_p": 0}, "top_p: expected a number above 0 and at most 1, got 0"),
-        ({"max_tokens": 0}, "max_tokens: expected an integer of at least 1, got 0"),
-        ({"stop": ["a", 5]}, "stop: expected a string or a list of strings, got 5 in it"),
-        ({"stop": ["a", ""]}, "got an empty string, which matches everywhere"),
-        ({"logit_bias": {7: "a"}}, "numbers from -1,000,000,000 to 1,000,000,000, got 'a' for to"),
-        ({"filters": {"type": 1}}, "JsonSchema(schema) or Regex(pattern), got {'type': 1}"),
-        ({"hooks": ["x" * 99]}, f"hooks: expected a callable or a list of callables, got ['{'x'}"),
-        ({"min-p": 0.1}, "min-p: there is no such option; did you mean min_p?"),
-        ({"colour": 5}, "colour: there is no such option; help(mlxgen.LanguageModel.stream) lists"),
-        ({"temp": 1}, "temp: there is no such option; did you mean temperature?"),
-        ({"json_schema": {}}, "did you mean filters=mlxgen.JsonSchema(schema)?"),
-        ({"max_kv_size": 5}, "did you mean max_context of mlxgen.load?"),
-    ],
-)
-def test_a_message_says_what_was_expected_and_what_came(
-    given: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(OptionError, match=re.escape(message)) as caught:
-        checked(given)
-    assert len(str(caught.value)) < 600
+def test_a_message_says_what_was_expected_and_what_came() -> None:
+    for case in CASES:
+        if "says" in case:
+            with pytest.raises(OptionError, match=re.escape(case["says"])) as caught:
+                checked(python(case["given"]))
+            assert len(str(caught.value)) < 600
 
 
 def test_the_limits_of_every_range_are_allowed() -> None:
@@ -221,7 +162,7 @@ def test_a_program_without_its_source_has_the_table_without_sentences(
         raise OSError("could not get source code")
 
     monkeypatch.setattr(inspect, "getsource", getsource)
-    rows = dict(table._rows())
+    rows = dict(written._rows())
     assert rows["min_p"].text == "A number from 0 to 1; default 0."
     assert rows["min_p"].rule == OPTIONS["min_p"].rule
 

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -10,7 +8,7 @@ from mlxgen.text import TextDecoder, Transcript
 from mlxgen.tokens import Token, Vocabulary
 from tests.fakes import KINDS, alphabet_tokenizer
 
-from ..effort import tries
+from ..effort import table, tries
 from .laws import check_laws, operations
 
 VOCABULARIES = {kind: Vocabulary.of(make()) for kind, make in KINDS.items()}
@@ -18,8 +16,8 @@ VOCABULARIES["alphabet"] = Vocabulary.of(alphabet_tokenizer(["ab", " so", "é中
 BYTE_LEVEL = VOCABULARIES["byte-level"]
 
 
-def run(vocabulary: Vocabulary, tokens: list[Token], *, strip: bool = True, skip: int = 0) -> str:
-    decoder = TextDecoder(vocabulary, strip=strip, skip=skip)
+def run(vocabulary: Vocabulary, tokens: list[Token]) -> str:
+    decoder = TextDecoder(vocabulary)
     text, data = "", b""
     for token in tokens:
         data += decoder.piece(token)
@@ -102,45 +100,17 @@ def test_a_slice_is_a_slice_of_the_text(
     assert decoder.slice(start, stop) == decoder.text[start:stop]
 
 
-NEXT = ["<0xC3>", "<0xA9>", "<0xE4>", "<0xB8>"]
-
-
-@pytest.mark.parametrize(
-    ("kind", "pieces", "options", "texts"),
-    [  # peers 1: a last piece glued to the next character, and no replacement character
-        (
-            "byte-level",
-            [b"\xe4\xb8", b"\xadA", b"\xf0\x9f", b"\x98\x80"],
-            {},
-            ["", "中A", "", "😀"],
-        ),
-        ("byte-level", [b"\xf0\x9f", b"\x98", b"\x80"], {}, ["", "", "😀"]),
-        ("byte-level", [b"a", b"\xf0\x9f"], {}, ["a", "", "\ufffd"]),
-        ("byte-level", ["<|im_start|>", b"a", "<|im_end|>"], {}, ["<|im_start|>", "a", ""]),
-        ("byte-level", [b"ht", b"tp", b"://"], {"skip": 3}, ["", "p", "://"]),
-        ("sentencepiece", ["</s>", b" the", b" the"], {}, ["", "the", " the"]),
-        ("sentencepiece", [b" the", b" the"], {"strip": False}, [" the", " the"]),
-        # the one difference from Hugging Face, which replaces each byte of such a run
-        ("sentencepiece", NEXT, {}, ["", "é", "", "", "\ufffd"]),
-    ],
-)
-def test_each_token_gives_the_characters_that_it_completes(
-    kind: str, pieces: list[str | bytes], options: dict[str, Any], texts: list[str]
-) -> None:
-    """A text more than tokens is what is left at the end, however often it is asked."""
-    vocabulary = VOCABULARIES[kind]
-    convert = vocabulary.tokenizer.convert_tokens_to_ids
-    tokens = [
-        int(convert(each) if isinstance(each, str) else vocabulary.spelling(each)[0])
-        for each in pieces
-    ]
-    decoder = TextDecoder(vocabulary, **options)
-    found = [decoder.advance(token) for token in tokens]
-    assert decoder.flush() == decoder.flush()
-    assert [*found, decoder.flush()][: len(texts)] == texts
-    assert len(texts) > len(tokens) or not decoder.flush()
-    decoder.rewind(1)
-    assert [decoder.advance(token) for token in tokens[1:]] == found[1:]
+def test_each_token_gives_the_characters_that_it_completes() -> None:
+    """The tokens of ``tests/data/decoded.jsonl`` have a character for each byte."""
+    for case in table("decoded"):
+        vocabulary = VOCABULARIES[case["tokenizer"]]
+        convert = vocabulary.tokenizer.convert_tokens_to_ids
+        decoder = TextDecoder(vocabulary, strip=case.get("strip", True), skip=case.get("skip", 0))
+        found = []
+        for text in case["tokens"]:
+            token = vocabulary.token_of(text.encode("latin-1"))
+            found.append(decoder.advance(convert(text) if token is None else token))
+        assert (found, decoder.flush()) == (case["texts"], case.get("rest", "")), case
 
 
 def test_a_character_belongs_to_the_token_that_holds_its_first_byte() -> None:

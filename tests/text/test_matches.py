@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import re
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from mlxgen.errors import OptionError, StateError
-from mlxgen.text import BanMatcher, StopMatcher, TextDecoder
-from mlxgen.tokens import Vocabulary
-from tests.fakes import alphabet_tokenizer
+from mlxgen.text import BanMatcher, StopMatch, StopMatcher, first_mark, sequence_overlap
+from mlxgen.tokens import Token
 
-TABLE = Path(__file__).parent.parent / "data" / "matches.jsonl"
-CASES = [json.loads(line) for line in TABLE.read_text(encoding="utf-8").splitlines()]
+from ..effort import table, tries
+from .laws import Operations, check_laws, operations
+
 FLAGS = {"i": re.I, "s": re.S, "m": re.M, "x": re.X, "a": re.A}
 
 
@@ -30,7 +31,9 @@ def pattern(text: str) -> str | re.Pattern[str]:
 
 def test_the_table_of_stops_and_bans() -> None:
     """``held`` is what may still be claimed after each chunk that completes nothing."""
-    for case in CASES:
+    for case in table("matches"):
+        if "refused" in case:
+            continue
         found, held = None, []
         bans = BanMatcher([pattern(text) for text in case.get("bans", ())])
         stops = StopMatcher(case.get("stops", ()), case.get("tokens", ()))
@@ -43,18 +46,6 @@ def test_the_table_of_stops_and_bans() -> None:
         found = found or bans.finish()
         assert (found and [found.start, found.end]) == case["match"], case
         assert held == case.get("held", held), case
-
-
-@pytest.mark.parametrize("pieces", [["de"], ["d", "e"], ["xd", "ey"], ["xdey"], ["é", "de"]])
-def test_peers_6_the_tokens_do_not_matter_to_a_stop_string(pieces: list[str]) -> None:
-    vocabulary = Vocabulary.of(alphabet_tokenizer(["de", "xd", "ey", "xdey"]))
-    decoder, matcher = TextDecoder(vocabulary), StopMatcher(["de"])
-    tokens = [
-        token for piece in ["a", *pieces] for token in vocabulary.continue_with(piece.encode())
-    ]
-    *_, match = [matcher.advance(token, decoder.advance(token)) for token in tokens]
-    assert match is not None and match.stop == "de"
-    assert decoder.text[: match.start] == "".join(["a", *pieces]).partition("de")[0]
 
 
 def test_after_a_match_every_step_is_refused_until_a_rewind() -> None:
@@ -73,33 +64,17 @@ def test_after_a_match_every_step_is_refused_until_a_rewind() -> None:
         assert advance(matcher, "c") is None
 
 
-@pytest.mark.parametrize(
-    ("field", "wrong"),
-    [
-        ("stop", [[""], ["a", ""], [5], [b"a"], [None]]),
-        ("stop_tokens", [[()], [[]], ["a"], [-1], [True], [[1, -2]], [1.5], [None]]),
-        (
-            "banned",
-            [
-                ["fine", re.compile(source)]
-                for source in (
-                    *(b"a", "a*", "(?=a)", r"\b", "a(?!.*b)"),
-                    *("a(?!b$)", r"a(?!b\b)", r"a(?<!b\b)", "a(?!(?=b))"),
-                )
-            ],
-        ),
-    ],
-)
-def test_what_cannot_stop_or_be_banned_is_refused(field: str, wrong: list[Any]) -> None:
+def test_what_cannot_stop_or_be_banned_is_refused() -> None:
     make: dict[str, Any] = {
         "stop": StopMatcher,
         "stop_tokens": lambda given: StopMatcher(tokens=given),
         "banned": BanMatcher,
     }
-    for given in wrong:
-        with pytest.raises(OptionError) as caught:
-            make[field](given)
-        assert caught.value.field == field, given
+    for case in table("matches"):
+        for wrong in eval(case.get("refused", "()"), {"re": re}):
+            with pytest.raises(OptionError) as caught:
+                make[case["field"]](wrong)
+            assert caught.value.field == case["field"], wrong
 
 
 def test_numbers_of_numpy_are_token_ids() -> None:
@@ -107,3 +82,137 @@ def test_numbers_of_numpy_are_token_ids() -> None:
     assert [matcher.advance(token, "") for token in (1, 1)] == [None, None]
     match = matcher.advance(2, "b")
     assert match is not None and match.stop == (1, 2)
+
+
+# ---- stops, against their definition -----------------------------------------------------------
+
+
+STOPS = st.lists(st.text("ab\n", min_size=1, max_size=4), max_size=5)
+RUNS = st.lists(st.lists(st.integers(1, 3), min_size=1, max_size=3), max_size=3)
+STEPS = st.tuples(st.none() | st.integers(1, 4), st.text("ab\nc", max_size=8))
+
+
+def plain_match(stops: Sequence[str], text: str) -> StopMatch | None:
+    """The definition, character by character."""
+    for end in range(1, len(text) + 1):
+        found = [stop for stop in stops if text[:end].endswith(stop)]
+        if found:
+            stop = max(found, key=len)
+            return StopMatch(stop, end - len(stop), end)
+    return None
+
+
+def plain_held(stops: Sequence[str], text: str) -> int:
+    starts = {stop[:n] for stop in stops for n in range(len(stop))}
+    return max((len(start) for start in starts if text.endswith(start)), default=0)
+
+
+@given(STOPS, st.text("ab\nc", max_size=16))
+@settings(max_examples=tries(200))
+def test_no_more_is_held_than_a_stop_may_still_claim(stops: list[str], text: str) -> None:
+    matcher = StopMatcher(stops)
+    for end, char in enumerate(text, 1):
+        if matcher.advance(None, char) is not None:
+            break
+        assert matcher.held == plain_held(stops, text[:end])
+
+
+@given(STOPS, RUNS, operations(STEPS))
+@settings(max_examples=tries(150))
+def test_a_matcher_that_was_rewound_is_a_fresh_one(
+    stops: list[str], runs: list[list[Token]], operations: Operations
+) -> None:
+    check_laws(
+        lambda: StopMatcher(stops, runs),
+        lambda matcher, step: matcher.advance(*step),
+        lambda matcher: (len(matcher), matcher.held),
+        operations,
+        is_final=lambda match: match is not None,
+    )
+
+
+def rank(match: StopMatch) -> tuple[int, int, bool, int]:
+    """Peers 5: the one that completes first, then starts first, then a string, then the longest."""
+    return match.end, match.start, not isinstance(match.stop, str), -len(match.stop)
+
+
+@given(STOPS, RUNS, st.lists(STEPS, max_size=10), st.randoms(use_true_random=False))
+@settings(max_examples=tries(500))
+def test_which_stop_wins_depends_neither_on_their_order_nor_on_how_the_text_comes(
+    stops: list[str],
+    runs: list[list[Token]],
+    steps: list[tuple[Token | None, str]],
+    random: np.random.Generator,
+) -> None:
+    expected, text, ends = None, "", [0]
+    for count, (_, piece) in enumerate(steps, 1):
+        text += piece
+        ends.append(len(text))
+        tokens = [token for token, _ in steps[:count]]
+        found = [plain_match(stops, text)]
+        for run in runs:
+            if tokens[-len(run) :] == run:
+                found.append(StopMatch(tuple(run), ends[count - len(run)], len(text)))
+        first = [match for match in found if match is not None]
+        if first:
+            expected = min(first, key=rank)
+            break
+    random.shuffle(stops)
+    random.shuffle(runs)
+    matcher, sent, end = StopMatcher(stops, runs), 0, 0
+    for token, piece in steps:
+        match = matcher.advance(token, piece)
+        if match is not None:
+            assert match == expected and match.start >= sent  # nothing of it was delivered
+            return
+        end += len(piece)
+        sent = max(sent, end - matcher.held)
+    assert expected is None
+
+
+# ---- how far the end of one sequence is the start of another -------------------------------------
+
+
+SHORT = st.text("ab", max_size=12)
+
+
+@given(SHORT, SHORT)
+@settings(max_examples=tries(200))
+def test_overlap_equals_trying_every_length(s1: str, s2: str) -> None:
+    plain = max(n for n in range(min(len(s1), len(s2)) + 1) if s1.endswith(s2[:n]))
+    assert sequence_overlap(s1, s2) == plain
+    assert sequence_overlap(list(s1), tuple(s2)) == plain
+
+
+@given(SHORT, st.lists(st.text("ab", min_size=1, max_size=4), max_size=4))
+@settings(max_examples=tries(200))
+def test_the_first_mark_is_the_longest_at_its_place_or_may_begin_there(
+    text: str, marks: list[str]
+) -> None:
+    for start in range(len(text)):
+        found = [mark for mark in marks if text.startswith(mark, start)]
+        if found:
+            assert first_mark(text, [*marks, ""]) == (start, max(found, key=len))
+            return
+    begun = [at for at in range(len(text)) if any(m.startswith(text[at:]) for m in marks)]
+    assert first_mark(text, [*marks, ""]) == (min(begun, default=len(text)), "")
+
+
+def test_a_long_repetitive_overlap_takes_linear_work() -> None:
+    class Counted:
+        compared = 0
+
+        def __init__(self, value: str) -> None:
+            self.value = value
+
+        def __eq__(self, other: object) -> bool:
+            Counted.compared += 1
+            return isinstance(other, Counted) and self.value == other.value
+
+        __hash__ = None  # type: ignore[assignment]
+
+    size = 500
+    s1 = [Counted("a") for _ in range(size)]
+    s2 = [*(Counted("a") for _ in range(size - 1)), Counted("b")]
+    assert sequence_overlap(s1, s2) == size - 1
+    assert Counted.compared < 10 * size

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mlxgen.chat.marks import Marks, Reading, Thinking, first_part
 from mlxgen.chat.splitter import Splitter
-from mlxgen.text import StopMatch, StopMatcher, TextDecoder, ThinkingMarks, Thoughts, Transcript
+from mlxgen.text import StopMatcher, TextDecoder, ThinkingMarks, Thoughts, Transcript
 from mlxgen.tokens import Vocabulary
 from tests.fakes import alphabet_tokenizer
 
-from ..effort import tries
+from ..effort import table, tries
 from .laws import Operations, check_laws, chunkings, operations
 
 TAGS = Marks(think_start="<t>", think_end="</t>")
@@ -37,9 +36,12 @@ def marks_of(marks: Marks, thinking: Thinking, call: str | None = None) -> Think
     return ThinkingMarks(first_part(marks, thinking), marks.think_start or "", edges)
 
 
-OPENING, OPEN = marks_of(TAGS, "possible", "[c]"), marks_of(TAGS, "open", "[c]")
-HEADED = marks_of(HEADERS, "closed")
-KINDS = st.sampled_from([OPENING, OPEN, HEADED])
+KINDS = {
+    "opening": marks_of(TAGS, "possible", "[c]"),
+    "open": marks_of(TAGS, "open", "[c]"),
+    "headed": marks_of(HEADERS, "closed"),
+}
+ANY = st.sampled_from([*KINDS.values()])
 
 
 def answer(marks: ThinkingMarks, pieces: Sequence[str]) -> str:
@@ -47,7 +49,7 @@ def answer(marks: ThinkingMarks, pieces: Sequence[str]) -> str:
 
 
 @settings(max_examples=tries(150))
-@given(KINDS, operations(TEXTS))
+@given(ANY, operations(TEXTS))
 def test_the_laws_of_a_part(marks: ThinkingMarks, operations: Operations) -> None:
     check_laws(
         lambda: Thoughts(marks),
@@ -58,7 +60,7 @@ def test_the_laws_of_a_part(marks: ThinkingMarks, operations: Operations) -> Non
 
 
 @settings(max_examples=tries(150))
-@given(KINDS, TEXTS.flatmap(chunkings))
+@given(ANY, TEXTS.flatmap(chunkings))
 def test_how_a_text_is_cut_does_not_matter(marks: ThinkingMarks, pieces: list[str]) -> None:
     assert answer(marks, pieces) == answer(marks, ["".join(pieces)])
 
@@ -75,66 +77,35 @@ def test_the_answer_is_what_is_read_as_content(thinking: Thinking, text: str) ->
     assert begins or given == content or "t>" in given
 
 
-@pytest.mark.parametrize(
-    ("marks", "text", "begins", "answer"),
-    [
-        (OPENING, "<t>so</t>\n\nYes", 3, "Yes"),
-        (OPENING, " \n<t>so</t>Yes", 5, "Yes"),
-        (OPENING, "Yes <t>so</t>", -1, "Yes <t>so</t>"),
-        (OPENING, "<b>Yes", -1, "<b>Yes"),
-        (OPEN, "so<t>so</t>Yes", 0, "Yes"),
-        (OPEN, "so [c]call", 0, "call"),
-        (HEADED, "to self:hm;to user:Yes; self:", 8, "Yes; self:"),
-    ],
-)
-def test_the_thinking_lasts_from_mark_to_mark(
-    marks: ThinkingMarks, text: str, begins: int, answer: str
-) -> None:
-    thoughts = Thoughts(marks)
-    found = "".join([thoughts.advance(character) for character in text])
-    assert (thoughts.began, found) == (begins, answer)
-    assert thoughts.is_over and not thoughts.is_open
+def test_the_thinking_lasts_from_mark_to_mark() -> None:
+    for case in table("thoughts"):
+        if "answer" in case:
+            thoughts = Thoughts(KINDS[case["marks"]])
+            found = "".join([thoughts.advance(character) for character in case["text"]])
+            assert (thoughts.began, found) == (case["began"], case["answer"]), case
+            assert thoughts.is_over and not thoughts.is_open, case
 
 
-# ---- stops --------------------------------------------------------------------------------------
-
-VOCABULARY = Vocabulary.of(alphabet_tokenizer(["<t>", "</t>", "</t>\n\nNo"]))
-
-
-def stopped(
-    text: Sequence[str], stops: Sequence[str], marks: ThinkingMarks, *, anywhere: bool = False
-) -> tuple[StopMatch | None, str]:
-    """The first stop, and the text that was safe before it."""
-    transcript = Transcript(
-        TextDecoder(VOCABULARY),
-        StopMatcher(stops),
-        None,
-        Thoughts(marks),
-        stop_in_thoughts=anywhere,
-    )
-    safe = ""
-    for piece in text:
-        (token,) = VOCABULARY.spelling(piece.encode())
-        match = transcript.advance(int(token))
-        assert transcript.decoder.slice(0, transcript.safe()).startswith(safe)
-        if isinstance(match, StopMatch):
-            assert transcript.safe() - len(match.stop) <= match.start >= len(safe)
-            return match, transcript.decoder.slice(0, match.start)
-        safe = transcript.decoder.slice(0, transcript.safe())
-    return None, safe
-
-
-def test_a_stop_string_holds_for_the_answer_alone() -> None:
-    text = ["<t>", "N", "o", "</t>", "\n", "\n", "Y", "N", "o"]
-    assert stopped(text, ["No"], OPENING) == (StopMatch("No", 12, 14), "<t>No</t>\n\nY")
-    assert stopped(text, ["No"], OPENING, anywhere=True) == (StopMatch("No", 3, 5), "<t>")
-    assert stopped(text, ["\n"], OPENING) == (None, "<t>No</t>\n\nYNo")
-
-
-def test_a_stop_may_complete_with_the_token_that_ends_the_thinking() -> None:
-    assert stopped(["N", "o", "</t>\n\nNo"], ["No"], OPEN)[0] == StopMatch("No", 8, 10)
-
-
-def test_a_stop_that_begins_as_the_thinking_may_is_found_and_never_delivered() -> None:
-    assert stopped([" ", "<", "t", "x"], ["<t"], OPENING) == (StopMatch("<t", 1, 3), " ")
-    assert stopped([" ", "<", "t", ">", "x"], ["<t"], OPENING)[0] is None
+def test_a_stop_string_holds_for_the_answer_and_nothing_of_it_is_delivered() -> None:
+    """``safe`` is the text that may be delivered before the stop."""
+    vocabulary = Vocabulary.of(alphabet_tokenizer(["<t>", "</t>", "</t>\n\nNo"]))
+    for case in table("thoughts"):
+        if "stops" not in case:
+            continue
+        transcript = Transcript(
+            TextDecoder(vocabulary),
+            StopMatcher(case["stops"]),
+            None,
+            Thoughts(KINDS[case["marks"]]),
+            stop_in_thoughts=case.get("anywhere", False),
+        )
+        safe, match = 0, None
+        for piece in case["tokens"]:
+            match = transcript.advance(int(vocabulary.spelling(piece.encode())[0]))
+            if match is not None:
+                break
+            assert transcript.safe() >= safe, case
+            safe = transcript.safe()
+        assert (match and [match.start, match.end]) == case["match"], case
+        end = safe if match is None else match.start
+        assert transcript.decoder.slice(0, end) == case["safe"] and safe <= end, case

@@ -3,8 +3,6 @@ from __future__ import annotations
 import copy
 import logging
 import pickle
-import threading
-import time
 from itertools import takewhile
 from typing import Any
 
@@ -17,7 +15,7 @@ from mlxgen.errors import OptionError, PromptError
 from mlxgen.tokens import Vocabulary, in_common
 from tests.fakes import KINDS, byte_level_tokenizer
 
-from ..effort import tries
+from ..effort import table, tries
 
 VOCABULARIES = {kind: Vocabulary.of(make()) for kind, make in KINDS.items()}
 BYTE_LEVEL = VOCABULARIES["byte-level"]
@@ -74,22 +72,6 @@ def test_copies_of_a_tokenizer_have_vocabularies_of_their_own_and_those_of_one_h
     assert list(pickle.loads(pickle.dumps(vocabulary)).pieces) == list(vocabulary.pieces)
 
 
-def test_derived_things_are_built_once_whoever_asks() -> None:
-    vocabulary = Vocabulary.of(byte_level_tokenizer())
-    built: list[int] = []
-
-    def build() -> None:
-        time.sleep(0.01)
-        built.append(1)
-
-    threads = [threading.Thread(target=vocabulary.derived, args=("key", build)) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert built == [1]
-
-
 # ---- facts ----------------------------------------------------------------------------------
 
 
@@ -107,27 +89,13 @@ def test_facts_of_tokenizers() -> None:
     assert strips.isdisjoint({"byte-level", "sentencepiece without strip"})
 
 
-@pytest.mark.parametrize(
-    ("kind", "text", "piece", "opening"),
-    [
-        ("byte-level", "Ġso", b" so", b" so"),
-        ("byte-level", "<tool_call>", b"<tool_call>", b"<tool_call>"),
-        ("sentencepiece", "▁so", b" so", b"so"),
-        ("sentencepiece", "▁▁", b"  ", b" "),
-        ("sentencepiece", "<0x20>", b" ", b""),
-        ("sentencepiece", "<0xE4>", b"\xe4", b"\xe4"),
-        ("sentencepiece", "<s>", b"<s>", b"<s>"),
-        ("sentencepiece without strip", "▁so", b" so", b" so"),
-        ("metaspace", "▁the", b" the", b"the"),
-        ("metaspace", "▁", b" ", b""),
-        ("wordpiece", "so", b" so", b"so"),
-        ("wordpiece", "##ing", b"ing", b"##ing"),
-    ],
-)
-def test_pieces(kind: str, text: str, piece: bytes, opening: bytes) -> None:
-    vocabulary = VOCABULARIES[kind]
-    token = id_of(vocabulary, text)
-    assert (vocabulary.piece(token), vocabulary.opening(token)) == (piece, opening)
+def test_bytes_of_a_token_within_a_text_and_at_its_start() -> None:
+    """``tests/data/pieces.jsonl`` has a character for each byte."""
+    for case in table("pieces"):
+        vocabulary = VOCABULARIES[case["tokenizer"]]
+        token = id_of(vocabulary, case["token"])
+        assert vocabulary.piece(token) == case["piece"].encode("latin-1"), case
+        assert vocabulary.opening(token) == case["opening"].encode("latin-1"), case
 
 
 @pytest.mark.parametrize("vocabulary", SPELLING)

@@ -1,7 +1,7 @@
 """The formats of calls, one record each: what its makers publish, and how models deviate from it.
 
 A record says everything about a format: the reader, the writer and the grammar are made from it. A
-new family is a new record here, and a few golden answers in ``tests/chat/golden.jsonl``.
+new family is a new record here, and a few golden answers in ``tests/data/golden.jsonl``.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""The server with something broken in its engine: ``python -m``, with ``BREAKS`` saying what.
+"""The server with another engine: ``python -m``, with ``BREAKS`` saying what is broken in it.
 
 - ``engine``: it fails as soon as it has to run a row.
 - ``prompt``: the model fails with prompts that hold the token ``POISON``.
 - ``hang``: it takes no step while there is a file of the name in ``WHILE``.
 - ``prefill``: the same, as soon as it has run a piece of a prompt.
 - ``slow``: its steps take long while there is such a file.
+- ``text``: nothing, but its tiny model sees images, too.
 
 ``SET`` gives constants of the server other values: ``exchange.SILENCE=0.05``, with spaces between
 several.
@@ -23,10 +24,12 @@ from typing import Any
 
 import numpy as np
 
-from mlxgen.engine import Limits
+from mlxgen.engine import Limits, Scheduler
 from mlxgen.server import served_model as loading
 from mlxgen.server.process import serve
+from mlxgen.server.served_model import Engine, ServedModel
 from mlxgen.server.settings import read_settings
+from tests.fakes.seeing import seeing
 
 POISON = 77
 
@@ -91,6 +94,9 @@ def main() -> int:
         vars(loading)["Limits"] = partial(Limits, prefill_chunk=16)
 
     def booting_badly() -> Any:
+        if breaks == "text":
+            lm = seeing()
+            return Scheduler(lm.runtime, Limits()), Engine(lm, ServedModel.of(lm, settings))
         scheduler, loaded = loading.boot(settings)
         if breaks != "prompt":
             return Broken(scheduler, breaks), loaded

@@ -33,6 +33,11 @@ async def echoes(
     return [text, how]
 
 
+async def anything(g: mlxgen.Guide, **given: object) -> dict[str, object]:
+    await g.fixed("x")
+    return given
+
+
 async def takes_back(g: mlxgen.Guide) -> str:
     """Writes a word, thinks better of it, and writes another one."""
     start = g.label()

@@ -170,6 +170,35 @@ class Slow(Running):
         return self
 
 
+class Put:
+    """The choices of a stream of OpenAI's older APIs, put together as far as they were told."""
+
+    def __init__(self) -> None:
+        self.texts: dict[int, str] = {}
+        self.thoughts: dict[int, str] = {}
+        self.branches: dict[int, list[int]] = {}
+        self.ends: dict[int, Mapping[str, Any]] = {}
+        self.retracted = 0
+
+    def add(self, event: Mapping[str, Any]) -> None:
+        for choice in event["choices"]:
+            index, delta = choice["index"], choice.get("delta", choice)
+            if index not in self.texts:
+                assert index == len(self.texts), "choices come in the order of creation"
+                self.branches[index] = choice.get("branch", [])
+            for told, name, retract in (
+                (self.texts, "text" if delta is choice else "content", "retract"),
+                (self.thoughts, "reasoning_content", "retract_reasoning"),
+            ):
+                before, back = told.get(index, ""), choice.get(retract, 0)
+                assert back <= len(before)
+                told[index] = before[: len(before) - back] + (delta.get(name) or "")
+                self.retracted += back if told is self.texts else 0
+            if choice["finish_reason"]:
+                assert index not in self.ends
+                self.ends[index] = choice
+
+
 def good(answer: httpx.Response) -> dict[str, Any]:
     """What an answer says."""
     assert answer.status_code == 200, answer.text

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import shlex
-import signal
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -70,16 +69,7 @@ def test_a_configuration_can_be_read_and_names_address_model_and_key(client: str
         assert "a'b$c" in found
 
 
-@pytest.fixture
-def own_signals() -> Iterator[None]:
-    """Leave the signals to the tests when the server's process is through with them."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
-
-
-@pytest.mark.usefixtures("own_signals")
+@pytest.mark.usefixtures("process_as_it_was")
 def test_it_is_printed_instead_of_starting_a_server(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -97,7 +87,7 @@ def test_it_is_printed_instead_of_starting_a_server(
     assert json.loads(capsys.readouterr().out)["model"] == "mlxgen/demo"
 
 
-@pytest.mark.usefixtures("own_signals")
+@pytest.mark.usefixtures("process_as_it_was")
 def test_of_several_models_clients_are_told_the_default(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -21,7 +21,7 @@ import pytest
 from .apis import APIS
 from .exchanges import carry_out, fits, lines, outcome, wanted
 from .kit import demo
-from .running import Running, Slow, endless, error, events, good, question
+from .running import Put, Running, Slow, endless, error, events, good, question
 
 TEXT, CHAT = "/v1/completions", "/v1/chat/completions"
 LLAMA = "/v1/chat/completions/control"
@@ -37,33 +37,32 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slow]:
         yield server
 
 
-class Following:
-    """A stream as far as it was read: its text and thinking, put together from what it told."""
+class Following(Put):
+    """A stream as far as it was read: its only choice, put together from what it told."""
 
     def __init__(self, found: Iterator[Mapping[str, Any]], slow: Path) -> None:
-        self._found = found
-        self._slow = slow
-        self.id, self.text, self.thought = "", "", ""
-        self.retracted = 0
-        self.finish: str | None = None
+        super().__init__()
+        self._found, self._slow, self.id = found, slow, ""
+
+    @property
+    def text(self) -> str:
+        return self.texts.get(0, "")
+
+    @property
+    def thought(self) -> str:
+        return self.thoughts.get(0, "")
+
+    @property
+    def finish(self) -> str:
+        return str(self.ends[0]["finish_reason"])
 
     def take(self) -> bool:
         """Read an event; whether there was one."""
         event = next(self._found, None)
-        if event is None:
-            return False
-        self.id = event["id"]
-        for choice in event["choices"]:
-            delta = choice.get("delta", choice)
-            back, thought = choice.get("retract", 0), choice.get("retract_reasoning", 0)
-            assert back <= len(self.text) and thought <= len(self.thought)
-            self.retracted += back
-            self.text = self.text[: len(self.text) - back]
-            self.text += delta.get("text") or delta.get("content") or ""
-            self.thought = self.thought[: len(self.thought) - thought]
-            self.thought += delta.get("reasoning_content") or ""
-            self.finish = choice["finish_reason"] or self.finish
-        return True
+        if event is not None:
+            self.id = event["id"]
+            self.add(event)
+        return event is not None
 
     def until(self, characters: int) -> None:
         while len(self.text) + len(self.thought) < characters:

@@ -27,18 +27,13 @@ from mlxgen.server import exchange, fleet, served_model, serving
 from tests.effort import tries
 from tests.fakes.checkpoints import write_adapter
 
+from .apis import ENDPOINTS
 from .exchanges import fits, lines, outcome, wanted
 from .inside import WAIT, Inside, run, settings_of, write_letter, write_letter_adapter
 from .running import Running
 
 LETTERS = {"one": "a", "two": "b", "owner/three": "c", "one:x": "x", "one:y": "y"}
-APIS: Mapping[str, tuple[str, dict[str, Any]]] = {
-    "chat": ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}]}),
-    "completions": ("/v1/completions", {"prompt": "x"}),
-    "llama": ("/completion", {"prompt": "x"}),
-    "messages": ("/v1/messages", {"messages": [{"role": "user", "content": "x"}]}),
-    "responses": ("/v1/responses", {"input": "x"}),
-}
+APIS = ENDPOINTS.keys() - {"infill"}
 LINES = lines("fleets")
 
 
@@ -331,8 +326,10 @@ def test_a_stream_that_waits_for_its_model_gives_signs_of_life(
         """A stream of each API, during whose load there was silence."""
         loads.clear()
         limits = {"max_tokens": 3, "temperature": 0, "stream": True, "model": model}
-        posts = (inside.http.post(path, json=limits | body) for path, body in APIS.values())
-        waiting = [asyncio.create_task(post) for post in posts]
+        waiting = []
+        for api in APIS:
+            body = {**ENDPOINTS[api].plainest, **limits}
+            waiting.append(asyncio.create_task(inside.http.post(ENDPOINTS[api].path, json=body)))
         await asyncio.sleep(0.1)
         loads.set()
         return await asyncio.gather(*waiting)

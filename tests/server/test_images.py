@@ -41,7 +41,7 @@ def body_of(api: Api, *urls: str, text: str = TEXT) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def eyes() -> Iterator[Running]:
     pytest.importorskip("PIL", reason="images need Pillow")
-    with Running("--allow-remote-images", module="tests.server.seeing") as server:
+    with Running("--allow-remote-images", module="tests.server.broken", BREAKS="text") as server:
         yield server
 
 
@@ -117,7 +117,7 @@ def test_tokens_are_counted_with_those_of_images(eyes: Running) -> None:
 def test_images_that_wait_are_limited_and_fetched_only_if_the_operator_says_so() -> None:
     pytest.importorskip("PIL", reason="images need Pillow")
     limit = f"serving.IMAGES={3 * 12 * 56 * 84}"
-    with Running(module="tests.server.seeing", SET=limit) as server:
+    with Running(module="tests.server.broken", BREAKS="text", SET=limit) as server:
         assert good(server.post(CHAT.path, body_of(CHAT, address_of(1))))
         refused = error(server.post(CHAT.path, body_of(CHAT, *map(address_of, range(4)))), 503)
         assert refused["code"] == "images_busy"

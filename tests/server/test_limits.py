@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -31,53 +31,59 @@ def full() -> Iterator[Running]:
         yield server
 
 
+@contextmanager
+def taken(full: Running) -> Iterator[httpx.Response]:
+    """An answer that takes both rows until it is left."""
+    body = {"prompt": "a", "n": 2, "max_tokens": 450, "ignore_eos": True, "hooks": ["slow"]}
+    with full.held(TEXT, body, KEY) as answer:
+        full.wait_until(lambda: full.get("/health").json()["running"] == 2, "they do not run")
+        yield answer
+    full.wait_idle()
+
+
+def progress_of(answer: httpx.Response) -> Iterator[dict[str, Any]]:
+    """How far a stream says that its prompt is."""
+    for line in answer.iter_lines():
+        if line.startswith("data: {") and "prompt_progress" in (event := json.loads(line[6:])):
+            yield event["prompt_progress"]
+
+
+WAITS = {"prompt": "a b c", "max_tokens": 2, "return_progress": True}
+
+
 @pytest.mark.parametrize("path", [TEXT, "/completion"])
 def test_who_asks_is_told_how_many_begin_before(full: Running, path: str) -> None:
-    def stream(path: str = path, **more: object) -> AbstractContextManager[httpx.Response]:
-        body = {"prompt": "a b c", "max_tokens": 2, "return_progress": True, **more}
-        return full.held(path, body, KEY)
-
-    def data(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
-        return (json.loads(line[6:]) for line in lines if line.startswith("data: {"))
-
-    endless = {"n": 2, "max_tokens": 450, "ignore_eos": True, "hooks": ["slow"]}
-    with stream(TEXT, **endless) as taken:
-        begun = data(taken.iter_lines())
-        while not next(begun)["choices"][0]["text"]:
-            pass
-        with stream() as second, stream() as third:
-            both = data(second.iter_lines()), data(third.iter_lines())
-            firsts = [next(each)["prompt_progress"] for each in both]
-            assert [first["queue"] for first in firsts] == [0, 1]
-            taken.close()
-            rest = [[e["prompt_progress"] for e in each if "prompt_progress" in e] for each in both]
-    for first, told in zip(firsts, rest, strict=True):
-        assert (first["processed"], first["cache"], first["time_ms"]) == (0, 0, 0.0)
-        assert first["total"] == told[-1]["total"] == told[-1]["processed"]
-        assert "queue" not in told[-1]
+    with (
+        taken(full) as first,
+        full.held(path, WAITS, KEY) as second,
+        full.held(path, WAITS, KEY) as third,
+    ):
+        both = [progress_of(answer) for answer in (second, third)]
+        begun = [next(told) for told in both]
+        assert [each["queue"] for each in begun] == [0, 1]
+        first.close()
+        ends = [list(told)[-1] for told in both]
+    for early, late in zip(begun, ends, strict=True):
+        assert (early["processed"], early["cache"], early["time_ms"]) == (0, 0, 0.0)
+        assert early["total"] == late["total"] == late["processed"] and "queue" not in late
 
 
 def test_who_waits_is_told_again_if_one_before_leaves(full: Running) -> None:
-    waits = {"prompt": "a b c", "max_tokens": 2, "return_progress": True}
-    taken = {"prompt": "a", "n": 2, "max_tokens": 450, "ignore_eos": True, "hooks": ["slow"]}
-    with full.held(TEXT, taken, KEY):
-        full.wait_until(lambda: full.get("/health").json()["running"] == 2, "they do not run")
-        with full.held(TEXT, waits, KEY) as second, full.held(TEXT, waits, KEY) as third:
-            told = (json.loads(line[6:]) for line in third.iter_lines() if line[:6] == "data: ")
-            assert next(told)["prompt_progress"]["queue"] == 1
-            second.close()
-            assert next(told)["prompt_progress"]["queue"] == 0
-    full.wait_idle()
+    with (
+        taken(full),
+        full.held(TEXT, WAITS, KEY) as second,
+        full.held(TEXT, WAITS, KEY) as third,
+    ):
+        told = progress_of(third)
+        assert next(told)["queue"] == 1
+        second.close()
+        assert next(told)["queue"] == 0
 
 
 def test_a_probe_for_a_free_slot_fails_while_all_are_taken(full: Running) -> None:
-    body = {"prompt": "a", "n": 2, "max_tokens": 450, "ignore_eos": True}
     probe = partial(full.get, "/slots?fail_on_no_slot=1", headers=KEY)
-    with full.held(TEXT, body, KEY) as answer:
-        lines = answer.iter_lines()
-        while probe().status_code != 503:
-            next(lines)  # ends with an error if the answer does
-    full.wait_idle()
+    with taken(full):
+        assert probe().status_code == 503
     assert probe().status_code == 200
 
 
@@ -86,13 +92,11 @@ def test_a_key_is_needed_and_names_and_the_context_are_limited(full: Running) ->
 
 
 def test_answers_that_do_not_fit_as_a_whole_leave_nothing_behind(full: Running) -> None:
-    body = {"prompt": "a", "n": 2, "max_tokens": 450, "ignore_eos": True, "hooks": ["slow"]}
-    with full.held(TEXT, body, KEY), full.held(TEXT, body | {"n": 1}, KEY):
-        full.wait_until(lambda: full.rows() == 3, "they do not run")
+    with taken(full), full.held(TEXT, WAITS, KEY):
+        full.wait_until(lambda: full.rows() == 3, "it does not wait")
         refused = full.post(TEXT, {"prompt": "a", "n": 2}, headers=KEY)
         assert error(refused, 429)["code"] == "rate_limit_exceeded"
         assert full.rows() == 3
-    full.wait_idle()
 
 
 def test_the_log_has_no_text_of_requests_or_answers(full: Running) -> None:

@@ -100,13 +100,6 @@ def test_a_text_is_parsed_by_the_client(client: OpenAI) -> None:
     assert answer.output_parsed == Person(name="Maria", age=34)
 
 
-def test_events_are_named_and_nothing_follows_the_last(server: Running) -> None:
-    with server.stream("/v1/responses", {"input": ASK, "temperature": 0}) as lines:
-        said = [line for line in lines if line]
-    assert said[0] == "event: response.created"
-    assert said[-2] == "event: response.completed" and said[-1].startswith("data: {")
-
-
 def test_a_message_and_its_stream_say_the_same(anthropic_client: anthropic.Anthropic) -> None:
     asked: Any = {"model": "claude-of-some-name", "messages": [{"role": "user", "content": "Hi"}]}
     message = anthropic_client.messages.create(max_tokens=30, **asked)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import mlxgen
 
 from . import own_code
 from .exchanges import carry_out
-from .running import Running, events, good
+from .running import Put, Running, events, good
 
 CHAT = "/v1/chat/completions"
 COMPLETION = "/v1/completions"
@@ -25,7 +25,7 @@ TEXTS = [
 ]
 OWN = {
     "program": [
-        *("quiz", "echoes", "takes_back", "wanders", "raises_late", "raises_at_once"),
+        *("quiz", "echoes", "anything", "takes_back", "wanders", "raises_late", "raises_at_once"),
         *("returns_no_json", "says_nothing", "endless", "bursts", "deadlock", "spends", "churns"),
     ],
     "controller": ["Spells", "Detours"],
@@ -69,31 +69,6 @@ def text_of(server: Running, **fields: Any) -> str:
     """The text of the only choice of a completion."""
     (choice,) = choices(server, **fields)
     return str(choice["text"])
-
-
-class Put:
-    """The choices of a stream, put together."""
-
-    def __init__(self) -> None:
-        self.texts: dict[int, str] = {}
-        self.branches: dict[int, list[int]] = {}
-        self.ends: dict[int, Mapping[str, Any]] = {}
-        self.retracted = 0
-
-    def add(self, event: Mapping[str, Any]) -> None:
-        for choice in event["choices"]:
-            index = choice["index"]
-            if index not in self.texts:
-                assert index == len(self.texts), "choices come in the order of creation"
-                self.branches[index] = choice.get("branch", [])
-            text = choice["text"] if "text" in choice else choice["delta"].get("content", "")
-            before, back = self.texts.get(index, ""), choice.get("retract", 0)
-            self.retracted += back
-            assert back <= len(before)
-            self.texts[index] = before[: len(before) - back] + text
-            if choice["finish_reason"]:
-                assert index not in self.ends
-                self.ends[index] = choice
 
 
 def streamed(server: Running, path: str = COMPLETION, **fields: Any) -> Put:

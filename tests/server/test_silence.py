@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from .running import WAIT, Running, error
+from .running import WAIT, Running, Slow, error
 
 WORDS = "word " * 300
 CHAT, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/messages", "/v1/responses"
@@ -31,37 +32,22 @@ ENDS = {
 }
 
 
-class Gate:
-    """Shut, the server gets stuck as soon as it has run a piece of a prompt."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def shut(self, server: Running) -> None:
-        self.open()
-        server.chat({"max_tokens": 1})  # it goes on
-        self.path.touch()
-
-    def open(self) -> None:
-        self.path.unlink(missing_ok=True)
-
-
 @pytest.fixture(scope="module")
-def own_gate(tmp_path_factory: pytest.TempPathFactory) -> Gate:
-    return Gate(tmp_path_factory.mktemp("gate") / "shut")
-
-
-@pytest.fixture
-def gate(own_gate: Gate) -> Iterator[Gate]:
-    yield own_gate
-    own_gate.open()
-
-
-@pytest.fixture(scope="module")
-def server(own_gate: Gate) -> Iterator[Running]:
-    own = {"BREAKS": "prefill", "WHILE": str(own_gate.path), "SET": "exchange.SILENCE=0.05"}
-    with Running(module="tests.server.broken", **own) as server:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slow]:
+    slow = tmp_path_factory.mktemp("gate") / "shut"
+    with Slow(slow, BREAKS="prefill", SET="exchange.SILENCE=0.05") as server:
         yield server
+
+
+@contextmanager
+def shut(server: Slow) -> Iterator[None]:
+    """Let it get stuck as soon as it has run a piece of a prompt."""
+    server.chat({"max_tokens": 1})  # it has gone on
+    server.slow.touch()
+    try:
+        yield
+    finally:
+        server.slow.unlink(missing_ok=True)
 
 
 def asked(path: str, name: str, **fields: Any) -> dict[str, Any]:
@@ -74,27 +60,23 @@ def asked(path: str, name: str, **fields: Any) -> dict[str, Any]:
     return {**body, "max_tokens": 9, "messages": [{"role": "user", "content": name + WORDS}]}
 
 
-def signs_of(
-    server: Running, path: str, body: dict[str, Any], then: Callable[[], None]
-) -> list[str]:
-    """The lines of a stream; something is done once there were three signs of life."""
+def signs_of(server: Slow, path: str, body: dict[str, Any]) -> list[str]:
+    """The lines of a stream; the server goes on once there were three signs of life."""
     with httpx.stream("POST", server.url + path, json=body, timeout=WAIT) as answer:
         assert answer.status_code == 200
         lines, seen, signs = answer.iter_lines(), list[str](), 0
         while signs < 3:
             seen.append(next(lines))
             signs += bool(re.fullmatch(SIGNS[path], seen[-1]))
-        then()
+        server.slow.unlink()
         return [*seen, *lines]
 
 
 @pytest.mark.parametrize("path", SIGNS)
-def test_headers_and_signs_of_life_come_while_a_prompt_is_run(
-    path: str, server: Running, gate: Gate
-) -> None:
-    gate.shut(server)
+def test_headers_and_signs_of_life_come_while_a_prompt_is_run(path: str, server: Slow) -> None:
     body = asked(path, f"{path} ")
-    seen = signs_of(server, path, body, gate.open)
+    with shut(server):
+        seen = signs_of(server, path, body)
     assert sum(bool(re.fullmatch(ENDS[path], line)) for line in seen) == 1
     if path == MESSAGES:
         start = next(i for i, line in enumerate(seen) if line.startswith("event: "))
@@ -119,27 +101,22 @@ def test_how_far_the_prompt_is_is_told_to_those_who_ask(path: str, server: Runni
 
 
 @pytest.mark.parametrize("path", SIGNS)
-def test_who_left_while_the_prompt_was_run_goes_on_from_there(
-    path: str, server: Running, gate: Gate
-) -> None:
+def test_who_left_while_the_prompt_was_run_goes_on_from_there(path: str, server: Slow) -> None:
     body = asked(path, f"left {path} ")
-    gate.shut(server)
-    with httpx.stream("POST", server.url + path, json=body, timeout=WAIT) as answer:
-        next(line for line in answer.iter_lines() if re.fullmatch(SIGNS[path], line))
-    server.wait_until(lambda: server.figure("mlxgen_requests_in_progress") == 0, "it stays")
-    gate.open()
+    with shut(server):
+        with httpx.stream("POST", server.url + path, json=body, timeout=WAIT) as answer:
+            next(line for line in answer.iter_lines() if re.fullmatch(SIGNS[path], line))
+        server.wait_until(lambda: server.figure("mlxgen_requests_in_progress") == 0, "it stays")
     usage = server.post(path, {**body, "stream": False}).json()["usage"]
     details = usage.get("prompt_tokens_details") or usage.get("input_tokens_details") or {}
     assert details.get("cached_tokens", usage.get("cache_read_input_tokens")) >= 16
 
 
 @pytest.mark.slow
-def test_the_time_of_waiting_is_limited(gate: Gate) -> None:
-    own = {"BREAKS": "hang", "WHILE": str(gate.path)}
-    with Running("--queue-timeout", "0.3", module="tests.server.broken", **own) as server:
-        gate.shut(server)
-        answer = server.chat({"max_tokens": 2})
-        assert error(answer, 503)["code"] == "queue_timeout"
-        assert "retry-after" in answer.headers
-        gate.open()
+def test_the_time_of_waiting_is_limited(tmp_path: Path) -> None:
+    with Slow(tmp_path / "shut", "--queue-timeout", "0.3", BREAKS="hang") as server:
+        with shut(server):
+            answer = server.chat({"max_tokens": 2})
+            assert error(answer, 503)["code"] == "queue_timeout"
+            assert "retry-after" in answer.headers
         server.wait_idle()

@@ -76,28 +76,6 @@ def test_the_guide_of_another_branch_is_refused() -> None:
 # ---- waiting
 
 
-def test_waiting_for_a_branch_that_failed_is_an_error() -> None:
-    async def child(g: Guide) -> None:
-        await g.gen(max_tokens=2)
-        raise LookupError("nothing there")
-
-    caught = []
-
-    async def program(g: Guide) -> None:
-        tasks = await g.fork([child])
-        try:
-            await g.wait(*tasks)
-        except StateError as error:
-            caught.append(str(error))
-        fork = await g.fork(2)  # and the copy is told the same
-        await g.fixed(f"went on {fork.index}")
-
-    run, (error,) = run_over_errors(program)
-    assert isinstance(error, LookupError) and list(run.errors) == [(1,)]
-    assert caught == ["branch (1,) failed: LookupError: nothing there"] * 2
-    assert texts(run)[()] == "went on 0" and texts(run)[0, 1] == "went on 1"
-
-
 @pytest.mark.parametrize("reason", ["length", "cancelled"])
 def test_waiting_for_a_branch_that_ended_early_is_an_error(reason: str) -> None:
     async def child(g: Guide) -> None:
@@ -140,16 +118,3 @@ def test_waiting_on_a_variable_takes_no_polling() -> None:
 
     run = carry_out(program)
     assert run.controller.value == "yes" and looks == ["no", "yes"]
-
-
-def test_a_deadlock_says_who_waits_for_what() -> None:
-    async def child(g: Guide) -> None:
-        await g.until("never")
-
-    async def program(g: Guide) -> None:
-        await g.wait(*await g.fork([child]))
-
-    run, (error,) = run_over_errors(program)
-    assert isinstance(error, StateError)
-    assert "() for branch (1,); (1,) for variable 'never'" in str(error)
-    assert set(run.errors) == {(), (1,)}

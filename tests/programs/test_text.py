@@ -22,7 +22,7 @@ from mlxgen import (
 from tests.fakes import sentencepiece_tokenizer
 from tests.fakes.controllers import Recited, finish
 from tests.fakes.speaking import PROMPT, Speaker, reciter, talker
-from tests.programs.helpers import carry_out, letters, text_of
+from tests.programs.helpers import carry_out, letters, run_over_errors, text_of
 
 TABLE = Path(__file__).parent.parent / "data" / "programs.jsonl"
 
@@ -85,6 +85,11 @@ def function_of(steps: list[list[Any]]) -> Callable[[Guide], Coroutine[Any, Any,
                     tasks = await g.fork([function_of(each) for each in given])
                 case "wait":
                     got.append(await g.wait(*tasks))
+                case "wait in vain":
+                    with pytest.raises(StateError, match=given[0]):
+                        await g.wait(*tasks)
+                case "raise":
+                    raise LookupError(*given)
                 case "set":
                     g.set(*given)
                 case "append":
@@ -104,6 +109,19 @@ def function_of(steps: list[list[Any]]) -> Callable[[Guide], Coroutine[Any, Any,
         return got
 
     return program
+
+
+def test_what_goes_wrong_in_a_branch_is_its_error_and_told_to_who_waits_for_it() -> None:
+    """A deadlock, too, which says who waits for what."""
+    child: list[Any] = ["start", [["gen", {"max_tokens": 2}], ["raise", "nothing there"]]]
+    told = ["wait in vain", "branch .1,. failed: LookupError: nothing there"]
+    steps: list[list[Any]] = [child, told, ["fork", 2], ["fixed", "went on "], ["number"]]
+    run, (error,) = run_over_errors(function_of(steps))
+    assert isinstance(error, LookupError) and list(run.errors) == [(1,)]
+    assert [run.results[branch].text for branch in ((), (0, 1))] == ["went on 0", "went on 1"]
+    run, (error,) = run_over_errors(function_of([["start", [["until", "x", "y"]]], ["wait"]]))
+    assert "() for branch (1,); (1,) for variable 'x'" in str(error)
+    assert isinstance(error, StateError) and set(run.errors) == {(), (1,)}
 
 
 def test_a_program_writes_what_the_table_says() -> None:

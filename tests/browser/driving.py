@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import (
         Browser,
         BrowserContext,
+        Dialog,
         FloatRect,
         Locator,
         Page,
@@ -64,7 +65,7 @@ GREEDY = {"Temperature": "0", "Thinking": "off"}
 
 
 class Chat:
-    """One tab."""
+    """One tab. The steps of the tables in ``tests/data/page`` name its methods."""
 
     def __init__(self, context: BrowserContext, url: str) -> None:
         self.context = context
@@ -73,9 +74,10 @@ class Chat:
         self.page.set_default_timeout(WAIT)
         self.hosts: set[str] = set()
         self.wrong: list[str] = []
-        self.noted: dict[str, str] = {}
+        self.noted: dict[str, tuple[str, list[Any]]] = {}
         self.page.on("request", self._note)
         self.page.on("pageerror", lambda error: self.wrong.append(str(error)))
+        self.page.on("dialog", self._refuse)
         self.page.goto(url)
 
     @classmethod
@@ -91,6 +93,10 @@ class Chat:
     def _note(self, request: Request) -> None:
         if not request.url.startswith("data:"):
             self.hosts.add(request.url[: len(self.url)])
+
+    def _refuse(self, dialog: Dialog) -> None:
+        self.wrong.append(dialog.message)
+        dialog.dismiss()
 
     def start_anew(self) -> None:
         """Forget all that was done in this tab."""
@@ -352,22 +358,24 @@ class Chat:
     def counts(self, part: str, number: int) -> None:
         self.until(lambda: self.page.locator(part).count() == number)
 
-    def keeps(self, conversations: int, messages: int = 0) -> None:
-        """The browser keeps so many conversations, with so many messages in all."""
-
-        def found() -> tuple[int, int]:
-            stored = self.stored
-            return len(stored), sum(len(each["nodes"]) for each in stored)
-
-        self.until(lambda: found() == (conversations, messages))
+    def keeps(self, *messages: int) -> None:
+        """The browser keeps conversations with so many messages each."""
+        self.until(lambda: [len(nodes) for nodes in self._nodes()] == [*messages])
 
     def note(self, name: str) -> None:
-        """Remember the last answer under a name."""
-        self.noted[name] = self.answer
+        """Remember the last answer, and all that the browser keeps, under a name."""
+        self.noted[name] = self.answer, self._nodes()
 
     def rereads(self, name: str) -> None:
         """The last answer comes to be the one that was noted."""
-        self.reads(re.escape(self.noted[name]))
+        self.reads(re.escape(self.noted[name][0]))
+
+    def rekeeps(self, name: str) -> None:
+        """The browser comes to keep what was noted."""
+        self.until(lambda: self._nodes() == self.noted[name][1])
+
+    def _nodes(self) -> list[Any]:
+        return [each["nodes"] for each in self.stored]
 
     def holds(self, part: str, value: str) -> None:
         self.until(lambda: self.page.locator(part).input_value() == value)

@@ -1,19 +1,34 @@
-"""How the page looks: its column, bubbles, header and colors, measured."""
+"""How the page looks, measured: columns, bubbles, phones, colors and the focus."""
 
 from __future__ import annotations
 
+import re
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import pytest
 
+from ..server.running import Running
 from .driving import FACT, GREEDY, Chat, box_of, contrast
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Locator
+    from playwright.sync_api import Browser, Locator
+
 
 LONG = "Repeat this: " + "the quick brown fox jumps over the lazy dog and " * 6
 NAME = "mlx-community/Qwen3-Next-80B-A3B-Instruct-2507-4bit-DWQ"
+RINGLESS = """() => [...document.querySelectorAll(
+    "a, button, input, select, textarea, summary, [tabindex]")]
+  .filter((part) => part.checkVisibility() && part.id !== "scroll")
+  .filter((part) => {
+    part.focus({ focusVisible: true });
+    if (document.activeElement !== part) return false;
+    for (let at = part; at; at = at.parentElement) {
+      const { outlineStyle, outlineWidth } = getComputedStyle(at);
+      if (outlineStyle !== "none" && parseFloat(outlineWidth) >= 2) return false;
+    }
+    return true;
+  }).map((part) => part.outerHTML)"""
 
 
 def edges(part: Locator) -> tuple[float, float]:
@@ -95,20 +110,6 @@ def test_colors_of_text_and_edges_have_enough_contrast_in_both_themes(chat: Chat
             assert contrast(*colors) >= limit, (scheme, pair)
 
 
-RINGLESS = """() => [...document.querySelectorAll(
-    "a, button, input, select, textarea, summary, [tabindex]")]
-  .filter((part) => part.checkVisibility() && part.id !== "scroll")
-  .filter((part) => {
-    part.focus({ focusVisible: true });
-    if (document.activeElement !== part) return false;
-    for (let at = part; at; at = at.parentElement) {
-      const { outlineStyle, outlineWidth } = getComputedStyle(at);
-      if (outlineStyle !== "none" && parseFloat(outlineWidth) >= 2) return false;
-    }
-    return true;
-  }).map((part) => part.outerHTML)"""
-
-
 def test_whatever_has_the_focus_shows_it_and_nothing_moves_for_whom_it_disturbs(chat: Chat) -> None:
     chat.ask(FACT, GREEDY)
     chat.show_tokens()
@@ -118,3 +119,56 @@ def test_whatever_has_the_focus_shows_it_and_nothing_moves_for_whom_it_disturbs(
     assert chat.page.evaluate(moving)
     chat.page.emulate_media(reduced_motion="reduce")
     assert not chat.page.evaluate(moving)
+
+
+@pytest.mark.slow
+def test_a_phone_has_room_for_everything(browser: Browser, server: Running) -> None:
+    size = {"width": 320, "height": 640}
+    with Chat.opened(browser, server.url, viewport=size, has_touch=True) as chat:
+        chat.ask(FACT, GREEDY)
+        chat.show_tokens()
+        chat.token(9).tap()
+        box = box_of(chat.panel)
+        assert (box["x"], box["width"], box["y"] + box["height"]) == (0, 320, 640)
+        chat.alternative("stock").tap()
+        chat.other_version()
+        assert chat.page.locator("#list").is_hidden()
+        chat.press("Conversations")
+        assert chat.focused == "New conversation"
+        chat.page.keyboard.press("Escape")
+        assert chat.page.locator("#list").is_hidden()
+        chat.press("Compare")
+        widths = chat.page.evaluate(
+            "['body', '#scroll', '#legend'].map((name) => document.querySelector(name).scrollWidth)"
+        )
+        assert max(widths) <= 320
+        columns = chat.page.locator(".sides section").evaluate_all(
+            "all => all.map(s => s.getBoundingClientRect().x)"
+        )
+        assert columns[0] == columns[1]
+        chat.page.keyboard.press("Escape")
+        for control in chat.page.locator(".bar button:visible, #composer button:visible").all():
+            box = box_of(control)
+            assert box["x"] >= 0 and box["x"] + box["width"] <= 320 and box["height"] >= 40
+        chat.check_clean()
+
+
+@pytest.mark.slow
+def test_light_and_dark_follow_the_system_or_a_choice_that_is_kept(chat: Chat) -> None:
+    def is_dark() -> bool:
+        colour = chat.page.evaluate("getComputedStyle(document.body).backgroundColor")
+        return sum(map(int, re.findall(r"\d+", colour)[:3])) < 200
+
+    assert not is_dark()
+    chat.page.emulate_media(color_scheme="dark")
+    assert is_dark()
+    colors = chat.page.get_by_role("group", name="Colors")
+    assert colors.get_by_label("System").is_checked()
+    colors.get_by_label("System").focus()
+    chat.page.keyboard.press("ArrowRight")
+    assert not is_dark()
+    chat.reload()
+    assert not is_dark() and colors.get_by_label("Light").is_checked()
+    colors.get_by_title("Colors: dark").click()
+    chat.page.emulate_media(color_scheme="light")
+    assert is_dark()

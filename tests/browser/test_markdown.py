@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -23,7 +24,6 @@ def seen(chat: Chat, script: str) -> Any:
 
 
 def test_nothing_that_an_answer_says_runs_loads_or_leads_into_the_page(chat: Chat) -> None:
-    chat.page.on("dialog", lambda dialog: chat.wrong.append(dialog.message))
     refused: list[str] = []
     chat.page.on("console", lambda message: refused.append(message.text))
     answered(chat, HOSTILE)
@@ -119,3 +119,12 @@ def test_json_that_a_schema_asked_for_is_shown_as_it_is_in_colours(chat: Chat) -
     chat.answers.last.locator(".formed .hl-number", has_text="34").wait_for()
     assert chat.answer == text
     assert seen(chat, "e => [...e.querySelectorAll('strong, h3, .math')].length") == 0
+
+
+def test_the_browser_itself_keeps_text_from_becoming_html_or_script(chat: Chat) -> None:
+    write = "document.body.innerHTML = '<p>no</p>'"
+    refused = f"() => {{ try {{ {write}; return '' }} catch (error) {{ return error.name }} }}"
+    assert chat.page.evaluate(refused) == "TypeError"
+    policy = chat.page.request.get(chat.url).headers["content-security-policy"]
+    assert "default-src 'none'" in policy and "unsafe" not in policy
+    assert re.search("script-src 'self' 'sha256-[^' ]+';", policy)  # of the import map

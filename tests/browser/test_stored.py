@@ -1,4 +1,4 @@
-"""What the browser keeps: addresses, files out and in, and what is not whole or not there."""
+"""What the browser keeps: conversations, files out and in, what is not whole, and a key."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 
+KEY = "open-sesame"
 PARIS = "The capital of France is Paris."
 # Does something with the tables of the database in one transaction.
 WITH_TABLES = """async (given) => {
@@ -199,3 +200,32 @@ def test_each_conversation_has_an_address_and_back_and_forward_work(chat: Chat) 
     chat.page.evaluate("location.hash = '#/c/0123'")
     chat.page.get_by_text("The conversation of this address is not kept in this").wait_for()
     assert chat.page.url == first
+
+
+@pytest.mark.slow
+def test_an_api_key_is_asked_for_and_kept_for_the_tab(browser: Browser) -> None:
+    with Running(MLXGEN_API_KEY=KEY) as server, Chat.opened(browser, server.url) as chat:
+        dialog = chat.page.get_by_role("dialog", name="This server needs an API key")
+        dialog.get_by_label("API key").fill("wrong")
+        dialog.get_by_role("button", name="Use the key").click()
+        dialog.get_by_text("The server did not accept this key.").wait_for()
+        dialog.get_by_label("API key").fill(KEY)
+        chat.page.keyboard.press("Enter")
+        chat.page.locator("#model", has_text="demo").wait_for()
+        assert chat.ask(FACT, GREEDY) == "The capital of France is Paris."
+        kept = "JSON.stringify([{...localStorage}, document.cookie])"
+        assert KEY not in chat.page.evaluate(kept) + chat.page.content()
+        chat.reload()
+        chat.page.locator("#model", has_text="demo").wait_for()
+        assert not dialog.is_visible()
+        chat.page.evaluate("sessionStorage.clear()")  # as in another tab
+        chat.reload()
+        dialog.wait_for()
+        chat.page.keyboard.press("Escape")
+        dialog.wait_for(state="hidden")
+        alert = chat.page.get_by_role("alert").first
+        assert "The server needs an API key for this." in alert.inner_text()
+        chat.until(lambda: chat.answer == "The capital of France is Paris.")
+        alert.get_by_role("button", name="Try again").click()
+        dialog.wait_for()
+        chat.check_clean()

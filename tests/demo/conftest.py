@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tokenizers import Tokenizer
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -20,3 +21,9 @@ def pair(demo: Path) -> tuple[Any, Any]:
 
     model, tokenizer = load(str(demo / "model"))[:2]
     return model, tokenizer
+
+
+@pytest.fixture
+def words(pair: tuple[Any, Any]) -> Tokenizer:
+    """The tokenizer, as training has it."""
+    return Tokenizer.from_str(pair[1].backend_tokenizer.to_str())

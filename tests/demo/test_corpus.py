@@ -8,8 +8,7 @@ from random import Random
 from typing import Any
 
 import numpy as np
-from demo_model import batches, corpus, exam, forms, knowledge
-from demo_model.drawing import is_for_exam, words
+from demo_model import batches, corpus, drawing, exam, forms, knowledge
 from tokenizers import Tokenizer
 
 
@@ -32,14 +31,11 @@ def test_the_corpus_is_what_the_shipped_models_have_learnt_from(demo: Path) -> N
     assert json.loads((demo / "schemas.json").read_text(encoding="utf-8")) == forms.catalogue()
 
 
-def test_a_step_has_the_same_batches_each_time_and_learns_what_follows(
-    pair: tuple[Any, Any],
-) -> None:
-    tokenizer = Tokenizer.from_str(pair[1].backend_tokenizer.to_str())
+def test_a_step_has_the_same_batches_each_time_and_learns_what_follows(words: Tokenizer) -> None:
     (flat, places, targets), again = (
         [np.array(array).reshape(-1) for array in next(islice(made, 21, None))[1]]
         for made in (
-            batches.steps(tokenizer, 5, tokens=1024, copy_steps=2, block=256) for _ in range(2)
+            batches.steps(words, 5, tokens=1024, copy_steps=2, block=256) for _ in range(2)
         )
     )
     assert np.array_equal(flat, again[0]) and np.array_equal(targets, again[2])
@@ -49,8 +45,8 @@ def test_a_step_has_the_same_batches_each_time_and_learns_what_follows(
 
 
 def test_unseen_names_and_cities_never_reach_training() -> None:
-    unseen = set(words("unseen_names", "unseen_cities"))
-    assert unseen.isdisjoint(words("names", "cities", "surnames", "heroes"))
+    unseen = set(drawing.words("unseen_names", "unseen_cities"))
+    assert unseen.isdisjoint(drawing.words("names", "cities", "surnames", "heroes"))
     for example in corpus.block(7, 0, 3000):
         text = example.prompt + example.target
         assert unseen.isdisjoint(text.replace(".", " ").replace(",", " ").split())
@@ -76,4 +72,4 @@ def test_phrasings_and_combinations_of_the_exam_are_not_those_of_training() -> N
         record = json.loads(dialogue.answer)
         shape = next(one for one in forms.SHAPES if set(one.schema["required"]) == set(record))
         ordered = {key: record[key] for key in shape.schema["required"]}
-        assert not is_for_exam(shape.name, ordered)
+        assert not drawing.is_for_exam(shape.name, ordered)

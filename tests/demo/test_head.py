@@ -75,9 +75,8 @@ def test_training_sees_what_a_draft_sees(
         cache.trim(len(depths) - 1)
 
 
-def test_a_fresh_head_learns(pair: tuple[Any, Any], both: tuple[Any, Any]) -> None:
+def test_a_fresh_head_learns(words: Tokenizer, both: tuple[Any, Any]) -> None:
     trunk, _ = both
-    words = Tokenizer.from_str(pair[1].backend_tokenizer.to_str())
     batch = next(steps(words, 2, tokens=128, copy_steps=1))[0]
     fresh = head.new_head(1)
     optimiser = new_optimiser(fresh)

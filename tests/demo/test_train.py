@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from demo_model import network, train
 from demo_model.batches import steps
 from rich.console import Console
 from tokenizers import Tokenizer
 
 
-def test_a_training_learns(pair: tuple[Any, Any]) -> None:
-    words = Tokenizer.from_str(pair[1].backend_tokenizer.to_str())
+def test_a_training_learns(words: Tokenizer) -> None:
     plan, model = train.Plan("draft", 5, 6, 2, 256), network.new_model("draft", 5)
     batch = next(steps(words, 5, tokens=256, copy_steps=2))[0]
     before = network.loss(model, batch).item()

@@ -7,7 +7,12 @@ from typing import Any
 
 import mlx.nn as nn
 from benchmarks.architectures import VOCAB, random_model
-from mlx_lm.models.cache import ConcatenateKVCache, QuantizedKVCache, RotatingKVCache
+from mlx_lm.models.cache import (
+    ConcatenateKVCache,
+    QuantizedKVCache,
+    RotatingKVCache,
+    make_prompt_cache,
+)
 
 from mlxgen import LanguageModel
 from mlxgen.engine.kv.slot_caches import Keys, Quantisation
@@ -26,10 +31,6 @@ def cache_kinds() -> dict[str, Callable[[], tuple[nn.Module, Callable[[], list[A
     def own(name: str, **shape: Any) -> Callable[[], tuple[nn.Module, Callable[[], list[Any]]]]:
         def make() -> tuple[nn.Module, Callable[[], list[Any]]]:
             model = random_model(name, **shape)
-            if hasattr(model, "make_cache"):
-                return model, model.make_cache
-            from mlx_lm.models.cache import make_prompt_cache
-
             return model, lambda: make_prompt_cache(model)
 
         return make

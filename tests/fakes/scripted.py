@@ -95,13 +95,3 @@ def _recurrent(layer: ArraysCache, inputs: mx.array) -> list[list[int]]:
         row[0] += count
     layer[0] = mx.array(state)
     return [row[1 : 1 + row[0]].tolist() for row in state]
-
-
-def reciting(prompt_length: int, tokens: Sequence[int], end: int) -> Script:
-    """A script that recites ``tokens`` after a prompt of ``prompt_length``, then ``end``."""
-
-    def script(history: tuple[int, ...]) -> Sequence[int]:
-        position = len(history) - prompt_length
-        return [tokens[position] if 0 <= position < len(tokens) else end]
-
-    return script

@@ -50,7 +50,8 @@ class Spread(NamedTuple):
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread:
-        low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
+        several = values if len(values) > 1 else [*values] * 2
+        low, middle, high = statistics.quantiles(several, n=4, method="inclusive")
         return cls(middle, low, high)
 
     def __str__(self) -> str:

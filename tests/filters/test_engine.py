@@ -24,7 +24,6 @@ from mlxgen.tokens import Vocabulary
 
 from ..fakes import byte_level_tokenizer
 from .helpers import (
-    accepts,
     allowed,
     alphabet,
     byte_level,
@@ -121,18 +120,6 @@ def test_a_literal_that_is_the_text_of_an_added_token_is_spelled(text: str, forc
         tokens += run
     assert json.loads(vocabulary.decode(tokens)) == f"a {text} b"
     assert not vocabulary.special.intersection(tokens)
-
-
-def test_a_token_that_is_meant_is_written_as_a_token() -> None:
-    vocabulary = byte_level()
-    for name in ("<tool_call>", "<|im_start|>"):
-        [token] = [t for t in vocabulary.added if vocabulary.piece(t) == name.encode()]
-        for lark in (f'start: "a" {name} "b"', f'start: "a" <[{token}]> "b"'):
-            constraint = feed(constrained(Lark(lark), vocabulary=vocabulary), "a")
-            assert ordinary(constraint) == {token}
-            constraint.advance(token)
-            assert feed(constraint, "b").ended()
-        assert accepts(Lark(f'start: "a{name}" // {name}\n'), f"a{name}", vocabulary)
 
 
 def test_a_grammar_that_forces_text_without_end_is_cut_into_runs() -> None:

@@ -25,7 +25,6 @@ from .helpers import (
     constrained,
     feed,
     ordinary,
-    pieces,
     sentencepiece,
 )
 from .test_tables import MAKE
@@ -124,15 +123,6 @@ def test_schemas_come_as_mappings_text_booleans_and_model_classes() -> None:
     assert accepts(spec, "1") and not accepts(spec, "2")
 
 
-def test_a_deeply_nested_schema_is_held() -> None:
-    schema: dict[str, Any] = {"type": "integer"}
-    for _ in range(200):
-        schema = {"type": "array", "items": schema, "maxItems": 1, "minItems": 1}
-    spec = JsonSchema(schema, whitespace=None)
-    assert accepts(spec, "[" * 200 + "1" + "]" * 200)
-    assert not accepts(spec, "[" * 199 + "1" + "]" * 199)
-
-
 # ---- what chooses between others -----------------------------------------------------------------
 
 
@@ -166,34 +156,6 @@ def test_after_any_tokens_the_mask_is_what_a_search_in_the_text_says(data: st.Da
         chosen = data.draw(st.sampled_from(sorted(expected)))
         constraint.advance(chosen)
         text += vocabulary.piece(chosen)
-
-
-def test_the_trigger_may_be_the_text_of_a_special_token_or_tokens() -> None:
-    vocabulary, number = byte_level(), Regex("[0-9]+")
-    for name in (b"<tool_call>", b"<|im_start|>"):
-        [marker] = [t for t in vocabulary.added if vocabulary.piece(t) == name]
-        for trigger in (name.decode(), marker, [marker]):
-            constraint = constrained(After(trigger, number), vocabulary=vocabulary)
-            assert constraint.mask() is None
-            constraint.advance(marker)
-            assert pieces(constraint) == {b"%d" % digit for digit in range(10)}
-        spelled = feed(constrained(After(name.decode(), number), vocabulary=vocabulary), name)
-        assert not spelled.can_end()
-        not_text = feed(constrained(After(marker, number), vocabulary=vocabulary), name)
-        assert not_text.can_end()
-    several = constrained(After([97, 97, 98], number))
-    assert feed(several, "aaa").can_end() and not feed(several, "b").can_end()
-
-
-def test_a_token_may_complete_the_trigger_and_begin_what_follows() -> None:
-    constraint = constrained(After("a", Regex("b[cd]e")))
-    constraint.advance(token("ab"))
-    feed(constraint, "c").rewind(1)
-    assert pieces(constraint) == {b"c", b"d"}
-    unique = JsonSchema({"type": "array", "uniqueItems": True})
-    constraint = constrained(After(" ", unique))
-    constraint.advance(token("  "))
-    assert feed(constraint, "[1,1]").objection() == ("it violates uniqueItems", 5, True)
 
 
 # ---- functions -----------------------------------------------------------------------------------

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
-from mlxgen import Chat, Regex
-from mlxgen.chat.calls.use import Form, ToolUse
+from mlxgen import Chat
+from mlxgen.chat.calls.use import ToolUse
 from mlxgen.chat.dialect import Dialect, UnsupportedError
 from mlxgen.chat.events import CallArguments, CallStarted, Ended, Reasoning, Text
 from mlxgen.chat.turn import Plan, Turn, plan_turn
@@ -18,7 +18,7 @@ from mlxgen.tokens import Vocabulary
 from tests.fakes import byte_level_tokenizer
 
 from .families import MAKERS, dialect_of
-from .kit import chunks, events_of, said_in, takes, tool
+from .kit import chunks, events_of, said_in, tool
 
 PROPERTIES: dict[str, Any] = {
     "city": {"type": "string"},
@@ -104,22 +104,6 @@ def test_a_reader_survives_whatever_a_model_makes_up(name: str) -> None:
 # ---- channels, and marks of thoughts -------------------------------------------------------------
 
 
-def test_in_channels_a_form_holds_for_the_final_one() -> None:
-    dialect, form = dialect_of("gpt-oss"), Form("regex", Regex("yes|no"))
-    spec = planned("gpt-oss", tools=None, form=form).spec
-    analysis = "<|channel|>analysis<|message|>Hm, maybe.<|end|><|start|>assistant"
-    for header in ("<|channel|>final<|message|>", "<|channel|>final <|constrain|>json<|message|>"):
-        assert takes(spec, dialect.vocabulary, f"{analysis}{header}yes")
-        assert takes(spec, dialect.vocabulary, f"{header}no")
-        assert not takes(spec, dialect.vocabulary, f"{analysis}{header}maybe")
-    assert not takes(spec, dialect.vocabulary, analysis)
-    either = planned("gpt-oss", form=form).spec
-    call = '<|channel|>commentary to=functions.get <|constrain|>json<|message|>{"city": "Oslo"}'
-    assert takes(either, dialect.vocabulary, call)
-    assert takes(either, dialect.vocabulary, "<|channel|>final<|message|>no")
-    assert not takes(either, dialect.vocabulary, "<|channel|>final<|message|>maybe")
-
-
 def test_a_message_that_is_continued_goes_on_in_its_channel() -> None:
     messages = [HELLO, {"role": "assistant", "content": "It is"}]
     plan = planned("gpt-oss", chat=Chat(messages, continue_final_message=True), tools=None)
@@ -128,18 +112,16 @@ def test_a_message_that_is_continued_goes_on_in_its_channel() -> None:
 
 
 @pytest.mark.parametrize(
-    ("marks", "text"),
+    "text",
     [
-        ("[THINK][/THINK]", "[THINK]Hm.[/THINK]Yes."),
-        ("<think></think>", "<think>Hm.</think>Yes."),
-        (
-            "<think></think><response></response>",
-            "<think>Hm.</think><response>Yes.</response>",
-        ),
+        "[THINK]Hm.[/THINK]Yes.",
+        "<think>Hm.</think>Yes.",
+        "<think>Hm.</think><response>Yes.</response>",
     ],
 )
-def test_a_template_tells_the_marks_of_thoughts(marks: str, text: str) -> None:
+def test_a_template_tells_the_marks_of_thoughts(text: str) -> None:
     tokenizer = byte_level_tokenizer()._tokenizer
+    marks = text.replace("Hm.", "").replace("Yes.", "")
     tokenizer.chat_template = marks + "{{ messages[0].content }}"
     reading = plan_turn(Turn(chat=Chat([HELLO])), Dialect.of(Vocabulary.of(tokenizer))).reading
     for pieces in ([text], list(text)):

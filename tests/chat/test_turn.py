@@ -18,6 +18,7 @@ from mlxgen.chat.turn import Plan, Turn, plan_turn
 from mlxgen.engine import Chunk
 
 from ..effort import table
+from .families import dialect_of
 from .kit import plain, takes, tool
 
 CHAT = Chat([{"role": "user", "content": "Hello"}])
@@ -48,9 +49,10 @@ def test_the_text_is_held_to_what_is_asked_of_it() -> None:
         if "tools" in case:
             strict = frozenset(case["tools"].get("strict", ()))
             turn["tools"] = using(**{**case["tools"], "strict": strict})
-        spec = planned(**turn).spec
+        dialect = dialect_of(case["family"]) if "family" in case else demo()
+        spec = planned(dialect, **turn).spec
         for text in case["good"] + case["bad"]:
-            assert takes(spec, demo().vocabulary, text) == (text in case["good"]), (case, text)
+            assert takes(spec, dialect.vocabulary, text) == (text in case["good"]), (case, text)
 
 
 def test_a_turn_that_asks_nothing_is_a_prompt_and_a_reading() -> None:
@@ -72,8 +74,12 @@ def test_tools_are_shown_to_the_model_and_read_out_of_its_text() -> None:
     assert "look" in demo().vocabulary.decode(plan.ids)
     assert plan.spec is None and plan.held is None
     reader = AnswerReader(plan.reading)
-    call = '<tool_call>{"name": "look", "arguments": {}}'
+    call = '<tool_call>{"name": "look", "arguments": {}}</tool_call>'
     assert CallStarted("call_0", "look") in reader.push(Chunk(call, 7, 0))[0]
+    for many in (True, False):  # a second call is read only if there may be several
+        reader = AnswerReader(planned(tools=using(many=many)).reading)
+        events = reader.push(Chunk(call + call, 7, 0))[0]
+        assert (CallStarted("call_1", "look") in events) == many
 
 
 def test_what_a_model_cannot_do_is_refused_by_name() -> None:
@@ -92,6 +98,8 @@ def test_a_plan_knows_the_thinking_that_may_come() -> None:
     assert thinking is not None
     assert (thinking.state, thinking.start, thinking.end) == ("opening", "<think>", "</think>")
     assert planned(chat=SILENT).thinking is None
+    for effort, budget in (("low", 1024), ("high", 2000)):  # no more than is usual
+        assert planned(effort=effort, usual_budget=2000).thinking_budget == budget
     begun = [*CHAT.messages, {"role": "assistant", "content": "<think>Well"}]
     assert planned(chat=Chat(begun, continue_final_message=True)).reading.thinking == "open"
 

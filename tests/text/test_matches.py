@@ -46,6 +46,7 @@ def test_the_table_of_stops_and_bans() -> None:
         found = found or bans.finish()
         assert (found and [found.start, found.end]) == case["match"], case
         assert held == case.get("held", held), case
+        assert "stop" not in case or getattr(found, "stop", None) == case["stop"], case
 
 
 def test_after_a_match_every_step_is_refused_until_a_rewind() -> None:

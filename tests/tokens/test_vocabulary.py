@@ -182,6 +182,8 @@ def test_what_is_spelled_like_a_token_or_changed_by_a_normaliser_stays_as_it_is(
             tokens = vocabulary.continue_with(text.encode())
             assert joined(vocabulary, tokens) == text.encode()
             assert len(tokens) > 1 or text not in names
+    unigram = VOCABULARIES["metaspace"].continue_with(b"</s>")  # of which it would make its end
+    assert VOCABULARIES["metaspace"].special.isdisjoint(unigram)
 
 
 def test_what_no_token_can_spell_is_an_error() -> None:

@@ -8,6 +8,7 @@ receives the text.
 from __future__ import annotations
 
 from bisect import bisect_right
+from itertools import pairwise
 
 from ..forks import forked
 from ..tokens import Token
@@ -79,10 +80,11 @@ class Transcript:
     def look_for(self, stops: StopMatcher | None) -> None:
         """Replaces the stops, for the text from here on."""
         if stops is not None:
-            for _ in range(len(self)):
-                stops.advance(None, "")
+            ends = [self.decoder.end(count) for count in range(len(self) + 1)]
+            for start, end in pairwise(ends):
+                stops.advance(None, self.decoder.slice(start, end), "")
             if self._claims is None:
-                self._claims = [self.decoder.end(count + 1) for count in range(len(self))]
+                self._claims = ends[1:]
         self._stops = stops
 
     def rewind(self, to: int) -> None:

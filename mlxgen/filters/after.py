@@ -241,9 +241,9 @@ class AfterFilter(Running):
     def unchecked(self) -> tuple[int, bool]:
         return self._then.unchecked() if self._first is not None else (0, False)
 
-    def objection(self) -> Objection | Work | None:
+    def objection(self, *, ends: bool = False) -> Objection | Work | None:
         """The other filter's, once it has started; if tokens follow the trigger, that stays."""
-        found = self._then.objection() if self._first is not None else None
+        found = self._then.objection(ends=ends) if self._first is not None else None
         if not isinstance(found, Objection) or not found.tokens:
             return found
         return found._replace(tokens=max(1, found.tokens - (self._first or 0)))

@@ -148,8 +148,9 @@ class AnyOfFilter(Running):
         counts, dues = zip(*(part.unchecked() for part in self._alive()), strict=True)
         return max(counts), all(dues)
 
-    def objection(self) -> Objection | Work | None:
+    def objection(self, *, ends: bool = False) -> Objection | Work | None:
         """The objection of a part that may end the text, or is due, if all such parts have one."""
-        is_due = self.unchecked()[1]
-        found = [part.objection() for part in self._alive() if is_due or part.can_end()]
+        is_due = self.unchecked()[1] and not ends
+        asked = [part for part in self._alive() if is_due or part.can_end()]
+        found = [part.objection(ends=ends) for part in asked]
         return found[0] if found and all(found) else None

@@ -129,13 +129,13 @@ class CheckedFilter(Running):
         place = self._places[-1]
         return len(self._fed) - place.start, place.ended is not None
 
-    def objection(self) -> Objection | Work | None:
+    def objection(self, *, ends: bool = False) -> Objection | Work | None:
         """What is wrong with the piece; an objection to no tokens, if it stands nevertheless."""
         _, _, start, cut, ended = self._places[-1]
         tried = self._tries.get(start, ())
         if len(tried) >= self._asked.tries:  # the best of them, once more
             return Objection(_best(tried).complaint, 0, False)
-        piece = self._text[cut : None if ended is None else ended[1]]
+        piece = self._text[cut : None if ends or ended is None else ended[1]]
         if not piece:
             return None
         given = piece, self._text[:cut]

@@ -250,11 +250,12 @@ class Constraint(Running):
         count = max((count for count, _ in each), default=0)
         return self._positions(count), any(is_due for _, is_due in each)
 
-    def objection(self) -> Objection | Work | None:
+    def objection(self, *, ends: bool = False) -> Objection | Work | None:
         """The first objection to a text that may end here, or to a part that is due for a check,
         and how many positions to draw again; or the work to wait for."""
-        due = [part for part in self.parts if part.unchecked()[1]] or self.parts
-        found = next((found for part in due if (found := part.objection()) is not None), None)
+        due = [part for part in self.parts if not ends and part.unchecked()[1]] or self.parts
+        all_found = (part.objection(ends=ends) for part in due)
+        found = next((found for found in all_found if found is not None), None)
         if isinstance(found, Objection):
             return found._replace(tokens=self._positions(found.tokens))
         return found

@@ -193,7 +193,7 @@ class GrammarFilter(Running):
         """All tokens, if a text may violate the schema; it is checked at its end."""
         return len(self._fed) if self.checks else 0, False
 
-    def objection(self) -> Objection | None:
+    def objection(self, *, ends: bool = False) -> Objection | None:
         """What is wrong with the text, which may end here."""
         if self._check is None:
             return None

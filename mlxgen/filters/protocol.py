@@ -120,9 +120,10 @@ class Running(ABC):
         complete and must be checked now."""
         return 0, False
 
-    def objection(self) -> Objection | Work | None:
+    def objection(self, *, ends: bool = False) -> Objection | Work | None:
         """What is wrong with a text that may end here, or with a complete part of it; or the work
-        that has to finish before this is known."""
+        that has to finish before this is known. ``ends``: the text ends here, and all of it is
+        checked, even if a part is due."""
         return None
 
 

@@ -162,7 +162,7 @@ class Replay(Running):
     def unchecked(self) -> tuple[int, bool]:
         return self._said("unchecked", super().unchecked)
 
-    def objection(self) -> Objection | Work | None:
+    def objection(self, *, ends: bool = False) -> Objection | Work | None:
         return self._said("objection", super().objection)
 
     def _said(self, name: str, otherwise: Callable[[], T]) -> T:

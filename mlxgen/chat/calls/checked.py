@@ -84,7 +84,7 @@ class CallsFilter:
         is_open = self._splitter.is_in_call and is_one
         return self._fed - self._since if is_open else 0, bool(self._complete)
 
-    def objection(self) -> Objection | None:
+    def objection(self, *, ends: bool = False) -> Objection | None:
         """What is wrong with the arguments of a call that the newest token completes."""
         for name, at, arguments in self._complete:
             schema = json.dumps(self._asked.schemas[name])

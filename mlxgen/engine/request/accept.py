@@ -139,8 +139,9 @@ def _held(request: Request, token: Token, forced: bool, *, ends: bool) -> int | 
     constraint, hold = request.constraint, 0
     if constraint is not None and (constraint.checks or ends):
         unchecked, is_due = constraint.unchecked() if constraint.checks else (0, False)
-        is_due = is_due or (ends and constraint.can_end())
-        if is_due and not check(request, constraint, forced=forced):
+        is_valid = ends and constraint.can_end()
+        is_due = is_due or is_valid
+        if is_due and not check(request, constraint, forced=forced, ends=is_valid):
             return None
         if ends and not is_due and too_long(request):
             return None

@@ -67,20 +67,24 @@ def refuse(request: Request, target: int, why: Rejected, drawn: int) -> None:
     request.retries.reject(target, why, drawn - target)
 
 
-def check(request: Request, constraint: Constraint, *, forced: bool) -> bool:
-    """Have the filters check a complete text, or a complete part, and take it back a few times if
-    they object. Returns whether it stays, if only as the best that was found.
+def check(request: Request, constraint: Constraint, *, forced: bool, ends: bool) -> bool:
+    """Have the filters check a text that ``ends``, or a complete part, and take it back a few times
+    if they object. Returns whether it stays, if only as the best that was found.
 
     Raises ``DeadEndError`` if it cannot stay and no other one was found.
     """
     position, retries, outbox = request.position - 1, request.retries, request.outbox
-    found = constraint.objection()
-    while isinstance(found, Work):
-        if not found.wait(None if forced or outbox.is_pushed else BRIEFLY):
-            request.rewind(request.base + position)
-            request.checking = found  # the same token is drawn again when it is over
-            return False
-        found = constraint.objection()
+    try:
+        found = constraint.objection(ends=ends)
+        while isinstance(found, Work):
+            if not found.wait(None if forced or outbox.is_pushed else BRIEFLY):
+                request.rewind(request.base + position)
+                request.checking = found  # the same token is drawn again when it is over
+                return False
+            found = constraint.objection(ends=ends)
+    except BaseException:  # the check itself fails
+        request.rewind(request.base + position)
+        raise
     if found is not None:
         reason, tokens, is_final = found
         # What a reader who went back has kept stays

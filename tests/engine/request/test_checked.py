@@ -8,9 +8,19 @@ from typing import Any
 
 import pytest
 
-from mlxgen import Checked, FilterError, JsonSchema, OptionError, Regex
+from mlxgen import (
+    After,
+    AllOf,
+    Checked,
+    DeadEndError,
+    FilterError,
+    JsonSchema,
+    OptionError,
+    Regex,
+    Session,
+)
 from mlxgen.tokens import Token
-from tests.fakes.speaking import PROMPT, Hall, Speaker
+from tests.fakes.speaking import PROMPT, Hall, Speaker, reciter
 
 from ..kit import folded, in_every_way, in_session
 
@@ -122,6 +132,20 @@ def test_pieces_end_where_they_are_said_to(at: Any, expected: list[tuple[str, st
     assert pieces == expected
 
 
+UNIQUE = JsonSchema({"type": "array", "items": {"type": "integer"}, "uniqueItems": True})
+FINE = Checked(lambda piece, before: None, at="]")
+
+
+@pytest.mark.parametrize("filters", [[UNIQUE, FINE], [After("=", AllOf(FINE, UNIQUE))]])
+def test_where_a_piece_ends_the_text_all_of_it_is_checked(filters: list[Any]) -> None:
+    said = "=[1,1]" if isinstance(filters[0], After) else "[1,1]"
+    with pytest.raises(DeadEndError, match="uniqueItems"):
+        reciter(said).lm.generate(PROMPT, filters=filters)
+    check = Checked(lambda piece, before: "bad" if "bad" in piece else None, at=";")
+    speaker = reciter(["=", "ok;", "a;bad"])
+    assert speaker.lm.generate(PROMPT, filters=[check]).usage.violates == "bad"
+
+
 def test_a_check_that_takes_long_does_not_stop_the_others() -> None:
     go_on = threading.Event()
 
@@ -158,9 +182,16 @@ def test_a_stream_waits_for_its_check_and_can_be_rewound_and_forked() -> None:
 @pytest.mark.parametrize(
     ("check", "problem"), [(lambda *_: 1 / 0, "failed: ZeroDivisionError"), (lambda *_: 5, "5")]
 )
-def test_a_check_that_fails_ends_the_text_with_its_error(check: Any, problem: str) -> None:
+def test_a_check_that_fails_ends_the_text_with_its_error_before_it(
+    check: Any, problem: str
+) -> None:
     with pytest.raises(FilterError, match=problem):
         author().lm.generate(PROMPT, filters=[Checked(check)])
+    session = Session(author().tokenizer, filters=[Checked(check, at="b")])
+    session.push_token(ord("a"))
+    with pytest.raises(FilterError, match=problem):
+        session.push_token(ord("b"))
+    assert session.tokens == [ord("a")]
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from mlxgen import LanguageModel, load
+from mlxgen import Choice, LanguageModel, load
 from mlxgen.engine.chunk import Chunk, PromptScore
 from mlxgen.engine.limits import Limits
 from mlxgen.engine.options import Options
@@ -44,6 +44,14 @@ def test_scores_are_those_of_one_plain_pass(lm: LanguageModel, count: int) -> No
     chunks = list(lm.stream(tokens, max_tokens=3, prompt_logprobs=3))
     check(lm, tokens, chunks[0].prompt, 3)
     assert not any(chunk.prompt for chunk in chunks[1:])
+
+
+def test_a_prompt_is_scored_though_filters_leave_nothing_to_draw(lm: LanguageModel) -> None:
+    tokens = lm.vocabulary.encode(TEXT)[:20]
+    for texts in (["the fox"], ["the fox sat", "the fox ran"]):
+        result = lm.generate(tokens, filters=Choice(texts), prompt_logprobs=2)
+        assert result.text in texts
+        check(lm, tokens, result.chunks[0].prompt, 2)
 
 
 def test_nothing_of_a_scored_prompt_is_taken_from_the_prefix_cache(lm: LanguageModel) -> None:

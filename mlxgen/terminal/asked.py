@@ -111,9 +111,14 @@ def quoted(name: str, text: str) -> str:
     return str(value)
 
 
+def is_number(text: str) -> bool:
+    """Whether a text is a number of a few digits."""
+    return text.isdecimal() and len(text) <= DIGITS
+
+
 def number_in(name: str, text: str) -> int:
     """A number of a few digits."""
-    if not text.isdecimal() or len(text) > DIGITS:
+    if not is_number(text):
         raise OptionError(name, f"expected a number, got {shortened(text)!r}")
     return int(text)
 

@@ -19,7 +19,7 @@ from ..engine import Options
 from ..errors import OptionError, PromptError, StateError
 from ..filters import AllOf, Specification
 from ..options.table import OPTIONS, checked, unknown
-from .asked import FORMS, check_text, read_json, replaced, specification
+from .asked import FORMS, check_text, is_number, read_json, replaced, specification
 
 Message: TypeAlias = Mapping[str, str]
 
@@ -224,7 +224,8 @@ def _specifications(forms: Mapping[str, Any]) -> Sequence[Specification]:
 def _with_ids(name: str, value: Any) -> Any:
     """JSON has only text keys, but those of ``logit_bias`` are token ids."""
     if name == "logit_bias" and isinstance(value, Mapping):
-        return {int(key) if str(key).isdigit() else key: bias for key, bias in value.items()}
+        known = {key: is_number(str(key)) for key in value}
+        return {int(key) if known[key] else key: bias for key, bias in value.items()}
     return value
 
 

@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
+from decimal import Decimal
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -46,7 +47,7 @@ def size(text: str) -> int:
         )
     number, unit, binary = match.groups()
     power = "kmgt".index(unit.lower()) + 1 if unit else 0
-    return int(float(number) * (1024 if binary else 1000) ** power)
+    return int(Decimal(number) * (1024 if binary else 1000) ** power)
 
 
 def setting(default: Any, allowed: Rule | None = None, **how: Any) -> Any:

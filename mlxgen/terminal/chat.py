@@ -84,7 +84,7 @@ class TerminalChat:
         self.status = 0
         launched, answerer = self._arguments.launched, self.answerer
         if self._arguments.resume:
-            say(f"going on after: {self.conversation.last.splitlines()[0][:60]}")
+            say(f"going on after: {shortened(self.conversation.last)}")
         if self._arguments.show_probs:
             why = "this is not a terminal or NO_COLOR is set; /tokens has marks"
             tints = wants_colour(self.out, os.environ)

@@ -206,17 +206,13 @@ def test_json_says_who_drafted(
     assert drafted == ["text"] * lines[-1]["usage"]["drafts"]["text"]["accepted"] != []
 
 
-def test_the_demo_model_says_what_it_is_and_a_draft_model_changes_only_the_passes(
-    cli: Any,
-) -> None:
+def test_the_demo_model_says_what_it_is_and_drafts_change_only_the_passes(cli: Any) -> None:
     draft = Path(mlxgen.__file__).parent / "demo" / "draft"
     alone = cli("What is the capital of France?")
     assert "demo model" in alone.err and "--model" in alone.err
     outcome = cli("--verbose", "--draft", str(draft), "What is the capital of France?")
     assert (outcome.status, outcome.out) == (0, alone.out)
-    found = re.search(r"model (\d+) of (\d+).*, in (\d+) passes", outcome.err)
-    assert found is not None
-    assert int(found[2]) >= int(found[1]) > 0 < int(found[3])
+    assert re.search(r"model [1-9]\d* of \d+.*, in \d+ passes", outcome.err)
 
 
 # ---- arguments ----
@@ -260,10 +256,6 @@ def test_arguments_are_judged_before_mlx_is_imported() -> None:
 # ---- a process of its own ----
 
 
-def run(*arguments: str, given: str | None = None) -> subprocess.CompletedProcess[str]:
-    return processes.run([*DEMO, *arguments], given)
-
-
 def test_text_from_a_pipe_is_added_to_the_prompt_or_is_the_prompt() -> None:
     question, begun, rest = "What is the capital of Italy?", "What is the capital", "of Italy?"
     vocabulary = mlxgen.load().vocabulary
@@ -274,11 +266,11 @@ def test_text_from_a_pipe_is_added_to_the_prompt_or_is_the_prompt() -> None:
     ):
         message = {"role": "user", "content": whole}
         prompt = mlxgen.Chat([message], template={"enable_thinking": False}).tokens(vocabulary)
-        done = run(*QUIET, "--verbose", *text, given=given)
+        done = processes.run([*DEMO, *QUIET, "--verbose", *text], given)
         assert done.stderr.partition("prompt: ")[2].split()[0] == f"{len(prompt)}"
         if whole == question:
             assert done.stdout == "The capital of Italy is Rome.\n"
-    nothing = run()
+    nothing = processes.run(DEMO)
     assert nothing.returncode == 2 and "there is no prompt; pass one" in nothing.stderr
 
 

@@ -17,8 +17,11 @@ import pytest
 
 import mlxgen
 from mlxgen import LanguageModel, OptionError
+from mlxgen.engine.kv.commands import Open, Run
+from mlxgen.engine.kv.held import Later, Unread
 from mlxgen.errors import MachineError
 from mlxgen.load import _portable
+from mlxgen.loading.sharding import Split
 from mlxgen.machines.following import Follower
 from mlxgen.machines.group import Group
 from mlxgen.machines.machines import Machines
@@ -168,6 +171,21 @@ def test_a_pass_that_fails_once_the_others_know_of_it_ends_all_ranks(
     with pytest.raises(MachineError, match="no memory"):
         pair.lm.generate("abc", **GREEDY)
     assert pair.line.failed == ["no memory"]
+
+
+def test_parts_of_layers_compute_all_of_a_pass_and_its_tokens_first(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submitted: list[mx.array] = []
+    monkeypatch.setattr(Split, "of", lambda model, group: Split("pipeline", group.rank(), 2))
+    monkeypatch.setattr(mx, "async_eval", lambda *arrays: submitted.extend(arrays))
+    runner = pair.lm.runtime.runner()
+    runner.do(Open(kv := runner.number(), 8))
+    logits = runner.do(Run(((kv, (1, 2)),), (0,)))  # which nobody wants
+    assert any(each is logits for each in submitted)
+    submitted.clear()
+    logits = runner.do(Run(((kv, (Later(Unread(mx.array([5])), 0),)),), (1,)))
+    assert [each.shape for each in submitted] == [(1, 1), logits.shape] * 2  # of both ranks
 
 
 def test_the_channel_is_told_of_all_that_waits_for_a_pass_as_it_may_have_no_end(pair: Pair) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,13 @@ from ..fakes.chatting import Chatter
 Events = list[dict[str, Any]]
 
 
-def traced(path: Path, lm: mlxgen.LanguageModel, run: Callable[[], object]) -> Events:
-    """The events of a file to which a run of a model is traced."""
-    with Trace(path, lm.name) as trace:
-        lm.watch = trace
-        run()
-    return read(path)
+@contextmanager
+def traced(lm: mlxgen.LanguageModel, path: Path) -> Iterator[Events]:
+    """A context in which a model is traced to a file; its events come with the end."""
+    found: Events = []
+    with Trace(path, lm.name) as lm.watch:
+        yield found
+    found += read(path)
 
 
 def read(path: Path) -> Events:
@@ -65,7 +67,8 @@ def of(events: Iterable[dict[str, Any]], name: str) -> Events:
 def test_a_run_has_its_passes_tokens_and_verbs_on_named_tracks(tmp_path: Path) -> None:
     lm = Chatter(lambda message: "abcdef").lm
     prompt = [{"role": "user", "content": "x"}]
-    found = traced(tmp_path / "trace", lm, lambda: lm.generate(prompt, draft="off"))
+    with traced(lm, tmp_path / "trace") as found:
+        lm.generate(prompt, draft="off")
     assert of(found, "process_name")[0]["args"]["name"] == lm.name
     tracks = sorted(names(found).items())
     assert [name for _, name in tracks[:2]] == ["host", "device"]
@@ -84,11 +87,8 @@ def test_a_run_has_its_passes_tokens_and_verbs_on_named_tracks(tmp_path: Path) -
 def test_drafts_say_who_made_them_and_what_stood(tmp_path: Path) -> None:
     lm = Chatter(lambda message: "ab" * 20).lm
     prompt = [{"role": "user", "content": "x"}]
-    results: list[mlxgen.Result] = []
-    found = traced(
-        tmp_path / "trace", lm, lambda: results.append(lm.generate(prompt, draft="ngram"))
-    )
-    usage = results[0].usage
+    with traced(lm, tmp_path / "trace") as found:
+        usage = lm.generate(prompt, draft="ngram").usage
     drafts = of(found, "drafts")
     assert {each["args"]["drafter"] for each in drafts} == {"text"}
     stood = sum(each["args"]["stood"] for each in drafts)
@@ -98,17 +98,16 @@ def test_drafts_say_who_made_them_and_what_stood(tmp_path: Path) -> None:
 
 
 def test_what_is_taken_back_says_by_whom(tmp_path: Path) -> None:
-    chatter = Chatter(lambda message: "a fox ran")
-
-    def run() -> None:
-        prompt = [{"role": "user", "content": "x"}]
-        with chatter.lm.stream(prompt, banned=["fox"], draft="off") as stream:
-            for _ in range(5):
-                next(stream)
-            stream.rewind(tokens=2)
+    lm, prompt = Chatter(lambda message: "a fox ran").lm, [{"role": "user", "content": "x"}]
+    with (
+        traced(lm, tmp_path / "trace") as found,
+        lm.stream(prompt, banned=["fox"], draft="off") as stream,
+    ):
+        for _ in range(5):
             next(stream)
-
-    rewinds = of(traced(tmp_path / "trace", chatter.lm, run), "rewind")
+        stream.rewind(tokens=2)
+        next(stream)
+    rewinds = of(found, "rewind")
     assert {each["args"]["by"] for each in rewinds} == {"step", "caller"}
     assert all(each["args"]["tokens"] >= 2 for each in rewinds if each["args"]["by"] == "caller")
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -144,41 +145,47 @@ def _chat_choice(which: str) -> Any:
     return {"type": "function", "function": {"name": which}}
 
 
-def _chat_said(model: str, message: Event, finish: str, used: Event) -> Said:
-    calls = [call["function"] for call in message.get("tool_calls") or ()]
+def choices_of(events: Iterable[Event]) -> Mapping[int, Any]:
+    """What the events of OpenAI's older APIs say, of which a whole answer is one."""
+    found: dict[int, Any] = {}
+    for part in [choice for event in events for choice in event["choices"]]:
+        choice = found.setdefault(part["index"], defaultdict(list))
+        assert not choice["finish"], "nothing follows the finish"
+        said = part.get("delta") or part.get("message") or {"content": part.get("text")}
+        for name in ("content", "reasoning_content"):
+            choice[name] = [*choice[name], said.get(name) or ""]
+        for call in said.get("tool_calls") or ():
+            function = call["function"]
+            if "id" in call:
+                choice["calls"].append([call["id"], function["name"], function["arguments"]])
+            else:
+                assert call["index"] == len(choice["calls"]) - 1
+                choice["calls"][-1][2] += function["arguments"]
+        for name, entries in (part["logprobs"] or {}).items():
+            if entries:
+                choice[f"logprobs of {name}"] += entries
+        for name in ("token_ids", "tokens"):
+            choice[name] += part.get(name, [])
+        choice["finish"] = part["finish_reason"]
+    for choice in found.values():
+        for name in ("content", "reasoning_content"):
+            choice[name] = "".join(choice[name])
+    return found
+
+
+def _chat_said(events: Sequence[Event]) -> Said:
+    [choice], [model] = choices_of(events).values(), {event["model"] for event in events}
+    used = events[-1]["usage"]
     return Said(
         model,
-        message.get("content") or "",
-        message.get("reasoning_content") or "",
-        [(call["name"], _arguments(call["arguments"])) for call in calls],
-        _CHAT_ENDS.get(finish, finish),
+        choice["content"],
+        choice["reasoning_content"],
+        [(name, _arguments(given)) for _, name, given in choice["calls"]],
+        _CHAT_ENDS.get(choice["finish"], choice["finish"]),
         used["prompt_tokens"],
         used["prompt_tokens_details"]["cached_tokens"],
         used["completion_tokens"],
     )
-
-
-def _chat_whole(answer: Event) -> Said:
-    [choice] = answer["choices"]
-    used = answer["usage"]
-    return _chat_said(answer["model"], choice["message"], choice["finish_reason"], used)
-
-
-def _chat_streamed(events: Sequence[Event]) -> Said:
-    message: Event = {"content": "", "reasoning_content": "", "tool_calls": []}
-    finish = ""
-    for choice in [choice for event in events for choice in event["choices"]]:
-        delta, finish = choice["delta"], choice["finish_reason"] or ""
-        for name in ("content", "reasoning_content"):
-            message[name] += delta.get(name) or ""
-        for call in delta.get("tool_calls", ()):
-            if "id" in call:
-                message["tool_calls"].append({"function": dict(call["function"])})
-            else:
-                function = message["tool_calls"][call["index"]]["function"]
-                function["arguments"] += call["function"]["arguments"]
-    [model] = {event["model"] for event in events}
-    return _chat_said(model, message, finish, events[-1]["usage"])
 
 
 CHAT = Api(
@@ -192,8 +199,8 @@ CHAT = Api(
     form=lambda schema: {
         "response_format": {"type": "json_schema", "json_schema": {"name": "f", "schema": schema}}
     },
-    whole=_chat_whole,
-    streamed=_chat_streamed,
+    whole=lambda answer: _chat_said([answer]),
+    streamed=_chat_said,
 )
 
 # ---- messages ----------------------------------------------------------------------------------

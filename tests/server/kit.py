@@ -9,7 +9,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
-import pytest
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 from mlx_lm.tokenizer_utils import load as load_tokenizer
 
@@ -18,8 +17,6 @@ from mlxgen.chat.calls.formats import FORMATS
 from mlxgen.chat.marks import Marks
 from mlxgen.engine.chunk import Alternative, Chunk, FinishReason
 from mlxgen.loading.generation_config import SamplingChoice, sampling_defaults
-from mlxgen.server.ask import Ask
-from mlxgen.server.errors import RequestError
 from mlxgen.server.served_model import ServedModel
 from mlxgen.text import TextDecoder
 from mlxgen.tokens import Token, Vocabulary
@@ -135,18 +132,6 @@ MODELS: Mapping[str, Callable[[], ServedModel]] = {
 @cache
 def model_of(name: str) -> ServedModel:
     return MODELS[name]()
-
-
-def refused(parse: Callable[[Any, ServedModel], Ask], body: Any, model: ServedModel) -> Any:
-    """The error that a body gives; it is one that a client can use."""
-    with pytest.raises(RequestError) as info:
-        parse(body, model)
-    error = info.value
-    assert 400 <= error.status < 500
-    said = error.body()["error"]
-    assert set(said) == {"message", "type", "param", "code"}
-    assert 0 < len(said["message"].encode()) < 700
-    return error
 
 
 def chunks_of(

@@ -9,7 +9,6 @@ whole answer that a client gets. Lines that were meant to change are written aga
 from __future__ import annotations
 
 import json
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
@@ -31,7 +30,7 @@ from mlxgen.server.wire import to_json, to_text
 from tests.chat.kit import tokens_of, tool
 
 from ..effort import tries
-from .apis import APIS, CHAT, ENDPOINTS, MESSAGES, RESPONSES, Api
+from .apis import APIS, CHAT, ENDPOINTS, MESSAGES, RESPONSES, Api, choices_of
 from .kit import chunks_of, demo, model_of
 from .test_requests import written
 
@@ -186,34 +185,6 @@ def test_every_answer_is_what_its_line_says_and_what_official_clients_read() -> 
 # ---- the laws of a stream ------------------------------------------------------------------------
 
 CLIENTS = {str(api): api for api in APIS}
-
-
-def choices_of(events: Iterable[Event]) -> Mapping[int, Any]:
-    """What the events of OpenAI's older APIs say, of which a whole answer is one."""
-    found: dict[int, Any] = {}
-    for part in [choice for event in events for choice in event["choices"]]:
-        choice = found.setdefault(part["index"], defaultdict(list))
-        assert not choice["finish"], "nothing follows the finish"
-        said = part.get("delta") or part.get("message") or {"content": part.get("text")}
-        for name in ("content", "reasoning_content"):
-            choice[name] = [*choice[name], said.get(name) or ""]
-        for call in said.get("tool_calls") or ():
-            function = call["function"]
-            if "id" in call:
-                choice["calls"].append([call["id"], function["name"], function["arguments"]])
-            else:
-                assert call["index"] == len(choice["calls"]) - 1
-                choice["calls"][-1][2] += function["arguments"]
-        for name, entries in (part["logprobs"] or {}).items():
-            if entries:
-                choice[f"logprobs of {name}"] += entries
-        for name in ("token_ids", "tokens"):
-            choice[name] += part.get(name, [])
-        choice["finish"] = part["finish_reason"]
-    for choice in found.values():
-        for name in ("content", "reasoning_content"):
-            choice[name] = "".join(choice[name])
-    return found
 
 
 @given(st.sampled_from(LINES), st.lists(st.integers(0, 9), min_size=1, max_size=4))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import logging
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -18,10 +19,11 @@ from mlxgen.server.ask import Ask
 from mlxgen.server.bodies import read
 from mlxgen.server.errors import RequestError
 from mlxgen.server.openai import ChatRequest
+from mlxgen.server.served_model import ServedModel
 
 from ..effort import tries
 from .apis import APIS, ENDPOINTS, Api
-from .kit import HELLO, demo, model_of, refused, templated
+from .kit import HELLO, demo, model_of, templated
 from .test_requests import body_of, lines
 
 REQUESTS: dict[str, type[BaseModel]] = {
@@ -47,14 +49,14 @@ CHECKED_FURTHER = (
 not in the vocabulary, what needs another field, and names of what is not registered."""
 
 
-def parse(api: str, body: Any) -> Ask:
-    return ENDPOINTS[api].parse(body, demo())
+def parse(api: str, body: Any, model: ServedModel | None = None) -> Ask:
+    return ENDPOINTS[api].parse(body, model or demo())
 
 
-def refusal(api: str, body: Any) -> RequestError | None:
+def refusal(api: str, body: Any, model: ServedModel | None = None) -> RequestError | None:
     """Why a body is refused, if it is; otherwise it can be asked for, and fail."""
     try:
-        ask = parse(api, body)
+        ask = parse(api, body, model)
     except RequestError as error:
         assert 400 <= error.status < 500
         json.dumps(error.body(), allow_nan=False).encode()
@@ -225,6 +227,18 @@ def test_a_huge_value_makes_no_huge_message(api: str, name: str) -> None:
         assert error or name in ("seed", "thinking_budget")
 
 
+@pytest.mark.parametrize("api", sorted(ENDPOINTS.keys() - {"infill"}))
+def test_clients_recognise_the_words_for_a_prompt_that_is_too_long(api: str) -> None:
+    # litellm, langchain, Roo, and those that read the numbers out of vLLM's or OpenAI's message
+    long, plainest = "word " * 3000, ENDPOINTS[api].plainest
+    [field] = {"messages", "prompt", "input"} & plainest.keys()
+    asked: Any = [{"role": "user", "content": long}] if field == "messages" else long
+    error = refusal(api, {**plainest, field: asked})
+    assert error is not None and "prompt is too long" in error.message
+    assert "this model's maximum context length is 2048 tokens. However, your" in error.message
+    assert re.search(r"resulted in \d+ tokens", error.message)
+
+
 @pytest.mark.parametrize("api", APIS, ids=str)
 def test_many_tools_and_long_names_are_taken(api: Api) -> None:
     names = ["f" * 256, *(f"mcp__server.tool-{i}" for i in range(300))]
@@ -248,5 +262,5 @@ def test_choices_share_the_prompt_and_draw_from_seeds_of_their_own() -> None:
 @pytest.mark.slow
 def test_a_template_that_does_not_end_is_stopped() -> None:
     model = templated(f"x{'{% for a in messages %}' * 4}{'{% endfor %}' * 4}")
-    found = refused(ENDPOINTS["chat"].parse, {"messages": HELLO * 1000}, model)
-    assert (found.status, found.param) == (400, "messages")
+    found = refusal("chat", {"messages": HELLO * 1000}, model)
+    assert found is not None and (found.status, found.param) == (400, "messages")

@@ -26,23 +26,11 @@ from .conftest import change
 WIDTH, LAYERS, EPS = 64, 2, 1e-5
 Tensors = dict[str, mx.array]
 
-COMMON: dict[str, Any] = {
-    "hidden_size": WIDTH,
-    "intermediate_size": 64,
-    "num_hidden_layers": LAYERS,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 2,
-    "head_dim": 32,
-    "rms_norm_eps": EPS,
-    "rope_theta": 10000.0,
-    "max_position_embeddings": 1024,
-    "tie_word_embeddings": False,
-}
-
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """One that publishes heads: what they are called, and how they compute."""
+    """One that publishes heads: what they are called, and how they compute. Its ``config`` is of
+    ``LAYERS`` layers of this ``WIDTH``."""
 
     family: str
     layer: str
@@ -67,7 +55,7 @@ class Made:
         mx.random.seed(3)
         self.name, self.family = name, FAMILIES[name]
         tokenizer = byte_level_tokenizer()
-        text = {**COMMON, **self.family.config, "model_type": name, "vocab_size": len(tokenizer)}
+        text = {**self.family.config, "model_type": name, "vocab_size": len(tokenizer)}
         self.config: dict[str, Any] = text
         if self.family.nested:
             self.config = {"model_type": name, "text_config": text}
@@ -99,9 +87,8 @@ class Made:
         found[f"{names['state_norm']}.weight"] = self.norms["state"]
         if "norm" in names:
             found[f"{names['norm']}.weight"] = self.norms["last"]
-        if (
-            "shared_head" in names.get("norm", "") and self.name != "llama"
-        ):  # what is the model's is published again
+        if "shared_head" in names.get("norm", "") and self.name != "llama":
+            # What is the model's is published again
             wide = mx.zeros((self.config["vocab_size"], WIDTH))
             found[f"{names['block']}.embed_tokens.weight"] = wide
             found[f"{names['block']}.shared_head.head.weight"] = wide

@@ -6,6 +6,7 @@ import json
 import re
 import signal
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,6 +27,16 @@ def test_without_a_home_folder_a_chat_is_not_kept(
     assert talk(Chatter().lm, "one", typing=True).said == [("one", "ONE")]
     assert generate.main(["--resume"]) == 2
     assert "--resume: there is no home folder" in capsys.readouterr().err
+
+
+def test_a_chat_that_a_person_held_is_gone_on_with(
+    talk: Talking, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    held = talk(Chatter().lm, '"""', "", "one", "two", '"""', typing=True)
+    again = talk(Chatter().lm, argv=["--resume"])
+    assert "going on after: one two\n" in again.noted
+    assert again.said == held.said == [("\none\ntwo", "\nONE\nTWO")]
 
 
 # ---- reasoning and forms ----

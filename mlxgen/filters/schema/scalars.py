@@ -21,9 +21,6 @@ from .numbers import Span
 from .patterns import UnsupportedError, spelled
 from .written import Either, Expression, Term
 
-_MODULUS = 10_000  # the engine needs that many states for multiples
-_FAR = 2**53  # the engine rounds bounds beyond this
-
 
 def number(plain: Sequence[Schema], checked: dict[str, None], *, whole: bool) -> Expression:
     span = span_of(plain)
@@ -40,9 +37,6 @@ def number(plain: Sequence[Schema], checked: dict[str, None], *, whole: bool) ->
         if multiples is not None:
             kind, found = "such multiples", multiples if multiples.every else None
         else:
-            near = all(-_FAR <= bound <= _FAR for bound in (span.low or 0, span.high or 0))
-            if near and step.denominator == 1 and step <= _MODULUS:
-                return f"%json {json.dumps(_bounded(span.whole(), step))}"
             checked["multipleOf"] = None
     return Either(why=f"there are no {kind} {_shown(span)}") if found is None else Term(found.lark)
 
@@ -75,12 +69,6 @@ def _shown(span: Span) -> str:
     low = "" if span.low is None else f"{'above' if span.above else 'from'} {_plain(span.low)}"
     high = "" if span.high is None else f"{'below' if span.below else 'to'} {_plain(span.high)}"
     return f"{low} {high}".strip()
-
-
-def _bounded(span: Span, step: Fraction) -> Schema:
-    bounds = {"minimum": span.low, "maximum": span.high, "multipleOf": step}
-    known = {name: int(bound) for name, bound in bounds.items() if bound is not None}
-    return {"type": "integer", **known}
 
 
 def _plain(value: Fraction) -> int | float:

@@ -2,8 +2,8 @@
 
 Those of ``families.json`` are what mlx-lm and transformers know. Each of ``makers.json``, for which
 mlx-lm has no parser, has a template, written anew and as short as what it is to show allows, and
-its added tokens; the text of an answer with its ``thought``, what was ``said``, and how many of
-``test_families.CALLS`` it makes; and, if its template tells calls, how it writes a ``past`` one.
+its added tokens; the text of an answer with its ``thought``, what was ``said``, and how many of the
+calls of ``asked.json`` it makes; and, if its template tells calls, how it writes a ``past`` one.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from tests.fakes.tokenizers import metaspace_tokenizer
 
 HERE = Path(__file__).parent
 MAKERS: dict[str, dict[str, Any]] = json.loads((HERE / "makers.json").read_text(encoding="utf-8"))
+ASKED: dict[str, Any] = json.loads((HERE / "asked.json").read_text(encoding="utf-8"))
 _TOKENIZERS: dict[str, Callable[[], Any]] = {
     "bytes": byte_level_tokenizer,
     "pieces": sentencepiece_tokenizer,

@@ -17,35 +17,12 @@ from mlxgen.chat.turn import Plan, Turn, plan_turn
 from mlxgen.tokens import Vocabulary
 from tests.fakes import byte_level_tokenizer
 
-from .families import MAKERS, dialect_of
-from .kit import chunks, events_of, said_in, tool
+from .families import ASKED, MAKERS, dialect_of
+from .kit import chunks, events_of, said_in
 
-PROPERTIES: dict[str, Any] = {
-    "city": {"type": "string"},
-    "days": {"type": "integer"},
-    "where": {"type": "object"},
-    "note": {"type": ["string", "null"]},
-}
-TOOLS = (tool("get", city={"type": "string"}), tool("get_weather", **PROPERTIES))
-ARGUMENTS = {"city": 'Oslo\n"by" the\\fjord é😊', "days": 3, "where": {"a": [1, {"b": "}"}]}}
-CALLS: list[tuple[str, dict[str, Any]]] = [
-    ("get_weather", ARGUMENTS),
-    ("get", {"city": "Rome"}),
-    ("get", {}),
-]
-HELLO = {"role": "user", "content": "Hello"}
-ASKED = {
-    "role": "assistant",
-    "content": "",
-    "tool_calls": [
-        {
-            "id": "c1",
-            "type": "function",
-            "function": {"name": "get", "arguments": {"city": "Oslo"}},
-        }
-    ],
-}
-RESULT = {"role": "tool", "tool_call_id": "c1", "content": "cold"}
+TOOLS = tuple(ASKED["tools"])
+CALLS = [(name, arguments) for name, arguments in ASKED["calls"]]
+HELLO, CALLED, RESULT = ASKED["messages"]
 
 every_maker = pytest.mark.parametrize("name", MAKERS)
 
@@ -150,13 +127,13 @@ def told(name: str, *messages: dict[str, Any]) -> str:
 @pytest.mark.parametrize("name", [name for name, made in MAKERS.items() if "past" in made])
 def test_calls_and_results_are_rendered_by_the_models_template(name: str) -> None:
     for content in ("", None):
-        text = told(name, HELLO, {**ASKED, "content": content}, RESULT)
+        text = told(name, HELLO, {**CALLED, "content": content}, RESULT)
         assert MAKERS[name]["past"] in text
         assert text.count("Oslo") == 1 and text.count("cold") == 1
 
 
 def test_a_template_that_takes_thoughts_or_text_before_a_call_gets_both_as_thoughts() -> None:
-    asked = {**ASKED, "content": "I look.", "reasoning_content": "Hm."}
+    asked = {**CALLED, "content": "I look.", "reasoning_content": "Hm."}
     text = told("gpt-oss", HELLO, asked, RESULT)
     assert "<|channel|>analysis<|message|>Hm.\n\nI look.<|end|>" in text
 
@@ -176,5 +153,5 @@ def test_a_program_that_wants_arguments_as_text_gets_them_so() -> None:
     tokenizer = dialect_of("DeepSeek V3.2").vocabulary.tokenizer._tokenizer
     wrapper = TokenizerWrapper(tokenizer, chat_template=deepseek_v32.apply_chat_template)
     vocabulary = Vocabulary(wrapper)
-    text = vocabulary.decode(Chat([HELLO, ASKED, RESULT], tools=TOOLS).tokens(vocabulary))
+    text = vocabulary.decode(Chat([HELLO, CALLED, RESULT], tools=TOOLS).tokens(vocabulary))
     assert 'name="city" string="true">Oslo<' in text and "<result>cold</result>" in text

@@ -19,6 +19,7 @@ from mlxgen.tokens import Vocabulary
 from tests.fakes import byte_level_tokenizer
 
 from ..effort import table
+from .families import ASKED
 from .kit import STYLES, calls_of, plain, takes, walk
 from .test_golden import GOLDEN, TOOLS
 
@@ -39,20 +40,7 @@ CLOSING = {
     "laguna": ("</arg_value>\n", "</tool_call>"),
     "minimax_m2": ("</parameter>\n", "</invoke>\n</minimax:tool_call>"),
 }
-BOX = {"type": "object", "properties": {"x": {"type": "number"}}}
-WEATHER: dict[str, Any] = {
-    "type": "object",
-    "properties": {
-        "city": {"type": "string"},
-        "days": {"type": "integer"},
-        "unit": {"enum": ["c", "f"]},
-        "note": {"anyOf": [{"type": "string"}, {"type": "null"}]},
-        "box": {"$ref": "#/$defs/Box"},
-    },
-    "required": ["city"],
-    "additionalProperties": False,
-    "$defs": {"Box": BOX},
-}
+WEATHER = ASKED["weather"]
 
 
 def function(name: str, parameters: Any, *, strict: bool = False) -> dict[str, Any]:

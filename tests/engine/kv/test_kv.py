@@ -298,17 +298,20 @@ def test_a_history_knows_how_far_back_it_was_cut_since_any_moment(
     assert min(low, lengths[asked]) == lows[asked]
 
 
-def test_sequences_of_another_length_get_a_group_of_their_own() -> None:
+@pytest.mark.parametrize(
+    ("lengths", "groups"),
+    [
+        ((100, 90, 95, 100_000, 60_000, 300), [0, 0, 0, 1, 1, 0]),
+        ((100_000, 90, 90, 90), [0, 0, 0, 1]),
+    ],
+)
+def test_sequences_of_another_length_get_a_group_of_their_own(
+    lengths: tuple[int, ...], groups: list[int]
+) -> None:
     rows = Rows("plain")
-    groups = []
-    for length in (100, 90, 95, 100_000, 60_000, 300):
+    for length in lengths:
         rows.open(length)
-        groups.append(rows.rows[-1][1].slot.group.number)
-    assert groups == [0, 0, 0, 1, 1, 0]
-    rows.leave(3)
-    rows.leave(3)
-    rows.open(90_000)
-    assert rows.rows[-1][1].slot.group.number == 1
+    assert [kv.slot.group.number for _, kv in rows.rows] == groups
 
 
 def test_a_model_that_asks_its_caches_for_more_runs_with_mlx_lms_own() -> None:

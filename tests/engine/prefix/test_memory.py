@@ -274,6 +274,9 @@ def test_only_what_every_layer_holds_of_the_tokens_is_kept() -> None:
     cache = BlockStore(plain_layers, PLENTY)
     cache.keep((1, 2, 3, 4), holding(plain_layers, (1, 2)))
     assert cache.match((1, 2, 3, 4)) == 2
+    cache = BlockStore(state_layers, PLENTY)
+    cache.keep((1, 2), holding(state_layers, (1, 2, 3)))  # nor a state after more tokens
+    assert cache.match((1, 2, 4)) == 0
     never: Make = lambda: [KVCache(), CacheList(KVCache(), KVCache())]  # noqa: E731
     cache, caches = BlockStore(never, PLENTY), never()
     fill([caches[0], caches[1].caches[0]], (1, 2, 3))

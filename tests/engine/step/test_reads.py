@@ -204,9 +204,13 @@ def test_what_is_seen_of_a_draw_is_what_its_logits_say(
 
 def test_only_rows_whose_candidates_fell_short_are_drawn_again() -> None:
     flat, peaked = (SAMPLED[2], 0.01), (SAMPLED[2], 8.0)
-    drawn, _, _ = drawn_from([peaked, flat], 1, Want())
+    drawn, logits, draws = drawn_from([peaked, flat], 1, WANTS[1])
     drawn.tokens()
     assert list(drawn.redrawn) == [1]
+    final = np.array(SAMPLER.distribution(mx.array(logits), draws))
+    for row in range(2):
+        view = DrawnView(drawn, row)
+        np.testing.assert_allclose(view.probability(view.token), final[row, view.token], rtol=1e-4)
 
 
 @pytest.mark.parametrize("dtype", [mx.float32, mx.float16, mx.bfloat16])

@@ -233,13 +233,13 @@ class Session:
 
     def _chunk(self, token: Token, begun: int, stands: bool) -> Chunk:
         chunks = take(self._request)
-        text = "".join(chunk.text for chunk in chunks)
+        text, retract = "".join(chunk.text for chunk in chunks), sum(c.retract for c in chunks)
         if stands or self._request.finish_reason is not None:
             rewound = max(0, begun + 1 - self._request.position)  # by a loop that ends it
-            return replace(chunks[-1], text=text, rewound=rewound)
+            return replace(chunks[-1], text=text, retract=retract, rewound=rewound)
         self._held = min(self._held, len(self._request.history))
         rewound = begun + 1 - self._request.position
-        return Chunk(text, token, begun, rewound=rewound)
+        return Chunk(text, token, begun, retract=retract, rewound=rewound)
 
     def _twin(self, seed: int) -> Session:
         twin = copy.copy(self)

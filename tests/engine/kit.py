@@ -214,6 +214,12 @@ def options_for(law: str) -> dict[str, dict[str, Any]]:
     return {line["name"]: options_of(line["options"]) for line in lines if line["law"] == law}
 
 
+def fits(number: int, wanted: int | Sequence[int]) -> bool:
+    """Whether it is the number that is wanted, or between the least and the most."""
+    least, most = (wanted, wanted) if isinstance(wanted, int) else wanted
+    return least <= number <= most
+
+
 # ---- every way ----------------------------------------------------------------------------------
 
 

@@ -26,7 +26,7 @@ from mlxgen import (
 from mlxgen.tokens import Token
 from tests.engine.kit import options_for
 from tests.fakes.architectures import of_kind
-from tests.fakes.controllers import Call, Recited, Told, alphabet, anything, check_integrity, finish
+from tests.fakes.controllers import Call, Recited, alphabet, anything, check_integrity, finish
 from tests.fakes.speaking import PROMPT, Speaker, reciter
 
 LONG = [t % 96 for t in range(500)]
@@ -58,19 +58,6 @@ def test_a_controller_that_allows_everything_gives_the_plain_text() -> None:
         assert [c.top for c in result.chunks] == [c.top for c in plain.chunks]
         assert [c.candidates for c in result.chunks] == [c.candidates for c in plain.chunks]
         assert result.usage.forced_tokens == plain.usage.forced_tokens
-
-
-def test_the_controller_decides_while_the_pass_behind_its_token_runs() -> None:
-    speaker = reciter("abcdef")
-    fed = []
-
-    def decide(index: int, history: list[Token]) -> list[Branch]:
-        if len(history) > 1:
-            fed.append(speaker.model.fed[-1] == [history[-1]])
-        return [anything(speaker)]
-
-    finish(speaker.lm.control(PROMPT, Told(PROMPT, decide), max_tokens=20))
-    assert fed == [False, *[True] * 5]  # the first is out before anything else is submitted
 
 
 # ---- runs, splices, temperatures, the prompt -----------------------------------------------------

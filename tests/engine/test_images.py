@@ -77,12 +77,6 @@ def generated(**options: Any) -> Way:
     return lambda lm, prompt: lm.generate(prompt, **GREEDY, **options).tokens
 
 
-def drafted(lm: LanguageModel, prompt: Any) -> Sequence[int]:
-    """By a model that takes no images."""
-    blind = LanguageModel(tiny_model(tiny_config(lm.vocabulary.size)), lm.tokenizer, name="blind")
-    return generated(draft=blind)(lm, prompt)
-
-
 def beside_others(**limits: Any) -> Way:
     def batched(lm: LanguageModel, prompt: Any) -> Sequence[int]:
         prompts = ["someone else", prompt, asking(png(2)), asking(png(3), png(1))]
@@ -129,9 +123,7 @@ WAYS: dict[str, Way] = {
     "back and forked": back_and_forked,
     "after another": after_another,
     "a draft of text": generated(draft="ngram"),
-    "a draft of a model": drafted,
     "bans": generated(banned=["qqq"]),
-    "scores": generated(prompt_logprobs=2),
 }
 
 
@@ -159,11 +151,14 @@ def test_the_prefix_cache_tells_images_apart_in_files_as_well(
 
 
 def test_options_that_look_at_the_prompt_see_its_placeholders(lm: LanguageModel) -> None:
-    for options in ({"repetition_penalty": 1.3}, {"heal": True}, {"prompt_logprobs": 2}):
-        result = lm.generate(asking(png(1)), **GREEDY, **options)
-        scores = result.chunks[0].prompt
-        assert len(result.tokens) == 12
-        assert not scores or [s.token for s in scores] == plain(tokens_of(lm, asking(png(1))))
+    blind = LanguageModel(tiny_model(tiny_config(lm.vocabulary.size)), lm.tokenizer, name="blind")
+    expected = list(generated()(lm, asking(png(1))))
+    assert list(generated(draft=blind)(lm, asking(png(1)))) == expected
+    result = lm.generate(asking(png(1)), **GREEDY, prompt_logprobs=2)
+    scores = [score.token for score in result.chunks[0].prompt]
+    assert scores == plain(tokens_of(lm, asking(png(1))))
+    for options in ({"repetition_penalty": 1.3}, {"heal": True}):
+        assert len(generated(**options)(lm, asking(png(1)))) == 12
 
 
 # ---- what is refused, and what is held -----------------------------------------------------------

@@ -21,7 +21,6 @@ from hypothesis import strategies as st
 import mlxgen
 from mlxgen import Branch, Chat, LanguageModel, OptionError, Session
 from mlxgen.engine.drafts.drafts import Drafter, Drafts
-from mlxgen.engine.drafts.model import PIECE
 from mlxgen.engine.limits import Limits
 from mlxgen.engine.options import Options
 from mlxgen.engine.scheduling.scheduler import Scheduler
@@ -34,7 +33,7 @@ from tests.fakes.architectures import KINDS, of_kind
 from tests.fakes.checkpoints import tiny_config, tiny_model
 from tests.fakes.controllers import Recited, check_integrity
 from tests.fakes.drafting import Absurd, Broken, Goes, Told, ToldOther
-from tests.fakes.speaking import Hall, Speaker, endless, letters, reciter
+from tests.fakes.speaking import Hall, Speaker, letters, reciter
 
 from ...effort import tries
 from ..kit import options_for
@@ -339,23 +338,6 @@ def test_a_draft_with_other_tokens_is_refused() -> None:
         with pytest.raises(OptionError, match="take a draft of the same model family") as error:
             demo().stream("Hello", draft=LanguageModel(model, tokenizer))
         assert error.value.field == "draft"
-
-
-def test_a_draft_runs_a_long_prompt_in_pieces_that_go_between_two_steps_of_others() -> None:
-    speaker, draft = endless(), endless()
-    hall = Hall(speaker, keep_prefixes=False, prefill_chunk=50)
-    other = hall.submit(max_tokens=300)
-    hall.steps(3)
-    draft.model.forget()
-    handle = hall.submit([63] * 600, max_tokens=20, draft=draft.lm)
-    most, before = 0, 0
-    while not handle.has_ended:
-        hall.step()
-        fed = sum(map(len, draft.model.fed))
-        most, before = max(most, fed - before), fed
-    assert before >= 600 and most <= PIECE + 16
-    assert not other.has_ended
-    assert hall.texts[handle] == letters(20, 599)
 
 
 # ---- a text that is known to be likely ---------------------------------------------------------

@@ -10,7 +10,6 @@ import mlx.core as mx
 import pytest
 
 from mlxgen.engine import runtime
-from mlxgen.engine.kv import footprint
 from mlxgen.engine.kv.footprint import Activations, Measures
 from mlxgen.engine.kv.kv import KV
 from mlxgen.engine.kv.runner import Runner
@@ -48,18 +47,6 @@ def test_no_estimate_is_below_what_caches_and_passes_take(kind: str) -> None:
         kv.wait()
         taken = mx.get_peak_memory() - max(before, mx.get_active_memory())
         assert taken <= measures.activations.nbytes(tokens, held), (tokens, held)
-
-
-def test_scores_count_only_where_they_are_held(monkeypatch: pytest.MonkeyPatch) -> None:
-    def scores(kind: str) -> int:
-        return Measures.of(*cache_kinds()[kind](), {"num_attention_heads": 2}).activations.per_score
-
-    monkeypatch.setattr(mx, "default_device", lambda: mx.Device(mx.cpu))
-    assert scores("plain") == 2 * 2 * 4  # a CPU has no kernel for it
-    monkeypatch.setattr(mx, "default_device", lambda: mx.Device(mx.gpu))
-    for widths, held in (((32,), 0), ((64,), 16)):
-        monkeypatch.setattr(footprint, "_FUSED", widths)
-        assert scores("plain") == held
 
 
 def tight(activations: Activations) -> Speaker:
@@ -122,27 +109,3 @@ def test_a_plan_counts_what_a_model_that_drafts_runs(monkeypatch: pytest.MonkeyP
     plan = speaker.lm.memory
     assert plan.weights == 16 << 30
     assert plan.activations == 2048 * 150_000 + plan.caches // 2048
-
-
-def test_a_prompt_whose_draft_has_no_room_for_its_kv_is_refused() -> None:
-    speaker, draft = endless(), endless()
-    hall = Hall(speaker, max_bytes=speaker.lm.runtime.footprint.alone(601) + 10)
-    with pytest.raises(CapacityError):
-        hall.submit([63] * 600, draft=draft.lm, max_tokens=2)
-    hall.submit([63] * 600, max_tokens=2)
-
-
-def test_slots_that_come_have_the_places_that_a_long_row_has_left_behind() -> None:
-    speaker = endless()
-    footprint = speaker.lm.runtime.footprint
-    room = footprint.together(8, 200) + footprint.alone(1)
-    hall = Hall(speaker, max_batch=8, keep_prefixes=False, max_bytes=room)
-    for _ in range(3):
-        hall.submit([63] * 20, max_tokens=100)
-    long = hall.submit([63] * 300, max_tokens=2)
-    while not long.has_ended:
-        hall.step()
-    for _ in range(2):
-        hall.submit([63] * 20, max_tokens=100)
-    hall.finish()  # no step has held more than the limit
-    assert not hall.errors

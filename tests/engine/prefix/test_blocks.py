@@ -21,6 +21,7 @@ from mlxgen.engine.prefix.store import BlockStore
 from tests.fakes.filled_caches import Ids, Make, plain_layers, state_layers, taken
 from tests.fakes.small_blocks import use_blocks
 
+from ..kit import fits
 from .kit import PLENTY, files_in, gives, keep, size_of, store_in, write
 
 TABLE = Path(__file__).parents[2] / "data" / "blocks.jsonl"
@@ -38,11 +39,6 @@ def ids_of(text: str) -> Ids:
         first, _, last = word.partition("..")
         ids += range(int(first), int(last)) if last else [int(first)]
     return tuple(ids)
-
-
-def fits(number: int, wanted: Any) -> bool:
-    least, most = wanted if isinstance(wanted, list) else (wanted, wanted)
-    return bool(least <= number <= most)
 
 
 class Shelf:

@@ -283,23 +283,6 @@ def test_files_of_others_are_never_touched_or_counted(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == left
 
 
-# ---- the limit ---------------------------------------------------------------------------------
-
-
-def test_what_is_before_others_is_always_as_recent(tmp_path: Path) -> None:
-    system, chance = tuple(range(2 * BLOCK)), random.Random(4)
-    for _ in range(20):
-        for file in files_in(tmp_path):  # long ago, one after the other
-            past = file.stat().st_mtime_ns - 60 * 10**9
-            os.utime(file, ns=(past, past))
-        ids = (*system, *range((i := chance.randrange(6)), i + chance.choice([9, BLOCK])))
-        store = store_in(tmp_path)
-        write(store, plain_layers, ids) if chance.random() < 0.5 else gives(store, ids)
-        uses = {file.name.split(".")[0]: file.stat().st_mtime_ns for file in files_in(tmp_path)}
-        for file in files_in(tmp_path):
-            assert uses.get(file.name.split(".")[1], 1 << 63) >= file.stat().st_mtime_ns
-
-
 # ---- others on the same folder -----------------------------------------------------------------
 
 

@@ -25,6 +25,7 @@ from mlxgen.engine.prefix.store import BlockStore
 from mlxgen.engine.scheduling import prefill
 from mlxgen.engine.step.handle import Handle
 from mlxgen.engine.step.pace import Pace
+from tests.engine.kit import fits
 from tests.fakes.failing import How, Unread, fail
 from tests.fakes.speaking import Hall, Speaker, endless, letters
 
@@ -41,11 +42,6 @@ def tokens_of(prompt: str) -> list[int]:
         else:
             tokens += what.encode() * int(count or 1)
     return tokens
-
-
-def fits(number: int, wanted: int | list[int]) -> bool:
-    least, most = wanted if isinstance(wanted, list) else (wanted, wanted)
-    return least <= number <= most
 
 
 def interrupting(position: int) -> Callable[[PostSamplingResult], None]:
@@ -171,8 +167,12 @@ class Stage:
                 assert figure - before[what] <= most.get(what, figure), what
 
     def _figures(self) -> dict[str, int]:
-        begun = sum(handle.cached > 0 for handle in self.rows.values())
-        return {"reads": self.blocks_read, "tokens": self.hall.tokens_run, "begun": begun}
+        return {
+            "reads": self.blocks_read,
+            "tokens": self.hall.tokens_run,
+            "begun": sum(handle.cached > 0 for handle in self.rows.values()),
+            "drafted": sum(map(len, self.draft.model.fed)),
+        }
 
     def cancel(self, name: str) -> None:
         """Which waits for nothing that is run."""

@@ -18,26 +18,11 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Protocol
+from typing import TypeAlias
 
 FORKS = sys.platform == "linux"  # elsewhere system libraries may not survive it
 WAIT = 60.0  # seconds after which a test fails instead of hanging
 IMPORTED = ["mlx_lm", "mlxgen.server.process", "mlxgen.server.served_model", "mlxgen.terminal"]
-
-
-class Process(Protocol):
-    """What ``subprocess.Popen`` offers, as far as tests need it."""
-
-    @property
-    def pid(self) -> int: ...
-
-    def poll(self) -> int | None: ...
-
-    def wait(self, timeout: float | None = None) -> int: ...
-
-    def send_signal(self, number: int, /) -> None: ...
-
-    def kill(self) -> None: ...
 
 
 def start(
@@ -114,6 +99,9 @@ class _Forked:
 
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
+
+
+Process: TypeAlias = subprocess.Popen[bytes] | _Forked
 
 
 def _run(command: list[str], pipes: list[Connection], environment: dict[str, str]) -> None:

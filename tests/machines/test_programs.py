@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -159,27 +158,20 @@ def test_a_rank_that_is_gone_ends_the_others_which_name_it(
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_lost_rank_is_named_to_every_request_and_ends_the_server(number: int) -> None:
     with serving() as (ranks, client):
-        answers: dict[tuple[str, bool], httpx.Response] = {}
-        began = threading.Barrier(2 * len(APIS) + 1)
 
-        def ask(api: Api, stream: bool) -> None:
-            body = api.body(limit=2000, stream=stream, ignore_eos=True)
-            began.wait()
-            answers[api.name, stream] = client.post(api.path, json=body)
+        def ask(api: Api, stream: bool) -> httpx.Response:
+            return client.post(api.path, json=api.body(limit=2000, stream=stream, ignore_eos=True))
 
-        threads = [threading.Thread(target=ask, args=(a, s)) for a in APIS for s in (True, False)]
-        for thread in threads:
-            thread.start()
-        began.wait()
-        while client.get("/health").json()["running"] < len(threads):
-            pass
-        ranks.processes[1].send_signal(number)
-        for thread in threads:
-            thread.join()
+        asked = [(api, stream) for api in APIS for stream in (True, False)]
+        with ThreadPoolExecutor(len(asked)) as pool:
+            answers = [pool.submit(ask, *each) for each in asked]
+            while client.get("/health").json()["running"] < len(asked):
+                pass
+            ranks.processes[1].send_signal(number)
         named = "rank 1 (127.0.0.1) has "
-        for (_, stream), answer in answers.items():
-            assert answer.status_code == (200 if stream else 503)
-            assert named in answer.text
+        for (_, stream), answer in zip(asked, answers, strict=True):
+            assert answer.result().status_code == (200 if stream else 503)
+            assert named in answer.result().text
         health = client.get("/health")
         assert (health.status_code, health.json()["status"]) == (503, "failed")
         new = client.post(TEXT, json=endless())

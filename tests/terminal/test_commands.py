@@ -59,6 +59,9 @@ def test_a_chat_goes_as_it_should(
         assert re.search(pattern, done.noted), pattern
     for error, expected in zip(done.errors, case.get("errors", ()), strict=True):
         assert error.startswith(expected)
+    for name, text in case.get("files", {}).items():
+        assert (tmp_path / name).read_text() == text
+    assert not list(tmp_path.glob("*.part"))
     found = {"shown": done.shown, "status": done.status, "said": [list(e) for e in done.said]}
     found |= {name: done.saved.get(name) for name in SAVED}
     told = re.findall(r"prompt: +(\d+) tokens?(?: \((\d+) of them cached\))?", done.noted)
@@ -81,20 +84,6 @@ def test_every_option_can_be_set_or_says_what_to_do_instead(talk: Talking) -> No
 
 
 # ---- files ----
-
-
-def test_a_chat_is_saved_over_itself_but_not_over_other_files(
-    talk: Talking, tmp_path: Path
-) -> None:
-    path = tmp_path / "my chat.json"
-    saved = talk(Chatter().lm, "one", "two", f"/save {path}", "/undo", f"/save {path}")
-    assert re.findall(r"saved to .*: (.*)", saved.noted) == ["2 exchanges", "1 exchange"]
-    assert path.stat().st_mode & 0o077 == 0
-    path.write_text("mine")
-    other = talk(Chatter().lm, f"/save {path}")
-    assert re.match(r"/save: .*exists and is not a conversation", other.errors[0])
-    assert path.read_text() == "mine"
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["my chat.json", "said.json"]
 
 
 def test_a_malformed_conversation_is_refused_with_its_file_and_changes_nothing(

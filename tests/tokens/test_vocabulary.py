@@ -3,6 +3,8 @@ from __future__ import annotations
 import copy
 import logging
 import pickle
+import time
+from concurrent.futures import ThreadPoolExecutor
 from itertools import takewhile
 from typing import Any
 
@@ -70,6 +72,19 @@ def test_copies_of_a_tokenizer_have_vocabularies_of_their_own_and_those_of_one_h
     assert Vocabulary.of(wrapper) is vocabulary
     assert copy.deepcopy([vocabulary])[0] is copy.copy(vocabulary) is vocabulary
     assert list(pickle.loads(pickle.dumps(vocabulary)).pieces) == list(vocabulary.pieces)
+
+
+def test_derived_things_are_built_once_whoever_asks() -> None:
+    vocabulary = Vocabulary.of(byte_level_tokenizer())
+    built: list[int] = []
+
+    def build() -> None:
+        time.sleep(0.01)
+        built.append(1)
+
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(lambda _: vocabulary.derived("key", build), range(4)))
+    assert built == [1]
 
 
 # ---- facts ----------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import strategies as st
 
 from mlxgen.errors import RewindError
+from mlxgen.tokens import Token, Vocabulary
 
 X = TypeVar("X")
 
@@ -74,6 +75,13 @@ def check_laws(
     with pytest.raises(RewindError):
         part.rewind(-1)
     assert len(part) == len(kept)
+
+
+def tokens_with(vocabulary: Vocabulary, *pieces: bytes) -> list[Token]:
+    """One token for each of these bytes."""
+    tokens = [vocabulary.token_of(piece) for piece in pieces]
+    assert None not in tokens
+    return [token for token in tokens if token is not None]
 
 
 def chunkings(text: str) -> st.SearchStrategy[list[str]]:

@@ -9,7 +9,7 @@ from mlxgen.tokens import Token, Vocabulary
 from tests.fakes import KINDS, alphabet_tokenizer
 
 from ..effort import table, tries
-from .laws import check_laws, operations
+from .laws import check_laws, operations, tokens_with
 
 VOCABULARIES = {kind: Vocabulary.of(make()) for kind, make in KINDS.items()}
 VOCABULARIES["alphabet"] = Vocabulary.of(alphabet_tokenizer(["ab", " so", "é中"]))
@@ -26,12 +26,6 @@ def run(vocabulary: Vocabulary, tokens: list[Token]) -> str:
     assert decoder.end(len(tokens)) == len(text)
     assert data.decode("utf-8", "replace") == text + decoder.flush()
     return text + decoder.flush()
-
-
-def spell(vocabulary: Vocabulary, *pieces: bytes) -> list[Token]:
-    tokens = [vocabulary.token_of(piece) for piece in pieces]
-    assert None not in tokens
-    return [token for token in tokens if token is not None]
 
 
 def whole_characters(vocabulary: Vocabulary) -> st.SearchStrategy[list[Token]]:
@@ -70,7 +64,7 @@ def test_a_part_that_was_rewound_is_a_fresh_part(kind: str, data: st.DataObject)
     vocabulary = VOCABULARIES[kind]
     tokens = st.integers(0, vocabulary.size + 2)
     if vocabulary is BYTE_LEVEL:  # many unfinished characters
-        parts = spell(BYTE_LEVEL, b"\xf0\x9f", b"\x98", b"\x80", b"a", b"\xff")
+        parts = tokens_with(BYTE_LEVEL, b"\xf0\x9f", b"\x98", b"\x80", b"a", b"\xff")
         tokens = st.one_of(tokens, st.sampled_from(parts))
     skip = data.draw(st.sampled_from([0, 0, 2, 5]))
     strip = data.draw(st.booleans())
@@ -115,6 +109,6 @@ def test_each_token_gives_the_characters_that_it_completes() -> None:
 
 def test_a_character_belongs_to_the_token_that_holds_its_first_byte() -> None:
     transcript = Transcript(TextDecoder(BYTE_LEVEL))
-    for token in spell(BYTE_LEVEL, b"a", b"\xf0\x9f", b"\x98", b"\x80", b"b"):
+    for token in tokens_with(BYTE_LEVEL, b"a", b"\xf0\x9f", b"\x98", b"\x80", b"b"):
         transcript.advance(token)
     assert [transcript.token_at(offset) for offset in range(3)] == [0, 1, 4]

@@ -12,7 +12,7 @@ from mlxgen.tokens import Token, Vocabulary
 from tests.fakes import byte_level_tokenizer, sentencepiece_tokenizer
 
 from ..effort import tries
-from .laws import Operations, check_laws, operations
+from .laws import Operations, check_laws, operations, tokens_with
 
 BYTE_LEVEL = Vocabulary.of(byte_level_tokenizer())
 SENTENCEPIECE = Vocabulary.of(sentencepiece_tokenizer())
@@ -27,12 +27,6 @@ def ordinary(vocabulary: Vocabulary) -> dict[Token, bytes]:
         for token in range(vocabulary.size)
         if vocabulary.piece(token) and token not in vocabulary.special
     }
-
-
-def tokens(vocabulary: Vocabulary, *pieces: bytes) -> list[Token]:
-    found = [vocabulary.token_of(piece) for piece in pieces]
-    assert None not in found
-    return [token for token in found if token is not None]
 
 
 # ---- what is taken back -------------------------------------------------------------------
@@ -61,14 +55,14 @@ def test_the_plan_takes_back_as_much_as_one_token_can_spell_and_continue(
 
 
 def test_the_first_token_and_added_tokens_stay_with_all_before_them() -> None:
-    first = tokens(BYTE_LEVEL, b"ht", b"t", b"p")
+    first = tokens_with(BYTE_LEVEL, b"ht", b"t", b"p")
     convert = BYTE_LEVEL.tokenizer.convert_tokens_to_ids
     for prompt in (first, first[:1], []):
         assert heal_plan(BYTE_LEVEL, prompt) == (prompt, b"")
     for border in ("<|im_start|>", "<tool_call>"):
-        prompt = [*tokens(BYTE_LEVEL, b"a", b"h", b"t"), convert(border)]
+        prompt = [*tokens_with(BYTE_LEVEL, b"a", b"h", b"t"), convert(border)]
         assert heal_plan(BYTE_LEVEL, prompt) == (prompt, b"")
-        assert heal_plan(BYTE_LEVEL, [*prompt, *tokens(BYTE_LEVEL, b"t")]) == (prompt, b"t")
+        assert heal_plan(BYTE_LEVEL, [*prompt, *tokens_with(BYTE_LEVEL, b"t")]) == (prompt, b"t")
 
 
 # ---- what may come instead ----------------------------------------------------------------
@@ -76,11 +70,11 @@ def test_the_first_token_and_added_tokens_stay_with_all_before_them() -> None:
 
 def test_peers_8_tokens_that_start_inside_a_character_are_compared_by_bytes() -> None:
     """The prompt ends in a space; a token that continues with half an emoji may replace it."""
-    prompt = tokens(BYTE_LEVEL, b"a", b" ")
+    prompt = tokens_with(BYTE_LEVEL, b"a", b" ")
     kept, removed = heal_plan(BYTE_LEVEL, prompt)
     assert (kept, removed) == (prompt[:1], b" ")
     healer = Healer(BYTE_LEVEL, removed)
-    (half,) = tokens(BYTE_LEVEL, b" \xf0\x9f")
+    (half,) = tokens_with(BYTE_LEVEL, b" \xf0\x9f")
     assert half in healer.candidates()
     assert healer.suffix(half) == b"\xf0\x9f"
     healer.advance(half)

@@ -1,4 +1,4 @@
-"""Stops and bans: a table of texts, and what both matchers have in common."""
+"""Stops and bans: a table of texts, what both have in common, and stops by their definition."""
 
 from __future__ import annotations
 

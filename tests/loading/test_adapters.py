@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import MethodType
@@ -108,7 +110,12 @@ def test_a_variant_has_all_of_the_models_settings_and_caches_of_its_own(tmp_path
     for name in ("prefix_cache", "pace", "_earlier"):
         assert getattr(variant.runtime, name) is not getattr(lm.runtime, name)
     assert variant.runtime.footprint.weights > lm.runtime.footprint.weights
-    assert (variant.name, lm.with_adapter(poet, name="bard").name) == ("base:poet", "bard")
+    bard = lm.with_adapter(poet, name="bard")
+    assert (variant.name, bard.name) == ("base:poet", "bard")
+    gone = weakref.ref(bard.model)
+    del bard
+    gc.collect()
+    assert gone() is None
 
 
 def test_nobody_takes_a_prefix_that_ran_through_other_weights(

@@ -6,18 +6,20 @@ Invariant: a plan constrains the text to exactly what its reading expects.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
+from ..errors import OptionError
 from ..filters import Specification
+from ..images import ImageProcessor
 from ..text import ThinkingMarks
 from ..tokens import Token
 from .calls.use import Form, HeldCalls, ToolUse, plan_tools
 from .dialect import EFFORTS, Dialect, UnsupportedError
 from .marks import Marks, Reading
 from .template.format import SWITCHES, Chat, ChatFormat, Told
-from .template.pictures import is_image
+from .template.pictures import is_image, is_taken
 from .thinking import beginning_of, in_answer
 
 Effort: TypeAlias = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
@@ -73,26 +75,45 @@ class Plan:
 def prompt_of(turn: Turn, dialect: Dialect) -> Told:
     """The tokens of a turn's prompt, and the places of the chat that it leaves out.
 
-    For a model that takes no images, a note replaces each of them; only an image in the newest
-    message, if that is the user's, raises ``OptionError``.
+    A note replaces each image that the model does not take; only an image in the newest message,
+    if that is the user's, raises ``OptionError``.
     """
-    messages, noted = list(turn.chat.messages), list[str]()
-    for i, message in enumerate(messages if dialect.images is None else ()):
+    tools = None if turn.tools is None else turn.tools.tools
+    format = ChatFormat.of(dialect.vocabulary, tools=bool(tools))
+    template = _variables(turn, dialect, format.variables)
+    chat, noted = replace(turn.chat, tools=tools, template=template), list[str]()
+    write = None if dialect.tools is None else dialect.tools.write
+    try:
+        told = format.told(chat, dialect.images, write)
+    except OptionError:
+        messages, noted = _noted(chat.messages, dialect.images)
+        if not noted:
+            raise
+        told = format.told(replace(chat, messages=messages), dialect.images, write)
+    return Told(told.tokens[-turn.keep if turn.keep else 0 :], (*noted, *told.left_out))
+
+
+def _noted(
+    messages: Sequence[Mapping[str, Any]], images: ImageProcessor | None
+) -> tuple[list[Mapping[str, Any]], list[str]]:
+    """The messages with notes for images, except those of the user's newest message, and the places
+    of these images."""
+    told, noted = list(messages), list[str]()
+    for i, message in enumerate(messages):
         content = message.get("content")
         is_newest = message.get("role") == "user" and i == len(messages) - 1
         if is_newest or not isinstance(content, (list, tuple)):
             continue
-        if images := [j for j, part in enumerate(content) if is_image(part)]:
-            noted += [f"messages[{i}].content[{j}]" for j in images]
-            texts = ["[image]" if is_image(part) else part.get("text", "") for part in content]
-            messages[i] = {**message, "content": "\n".join(map(str, texts))}
-    tools = None if turn.tools is None else turn.tools.tools
-    format = ChatFormat.of(dialect.vocabulary, tools=bool(tools))
-    template = _variables(turn, dialect, format.variables)
-    chat = replace(turn.chat, messages=messages, tools=tools, template=template)
-    write = None if dialect.tools is None else dialect.tools.write
-    told = format.told(chat, dialect.images, write)
-    return Told(told.tokens[-turn.keep if turn.keep else 0 :], (*noted, *told.left_out))
+        lost = [
+            j for j, part in enumerate(content) if is_image(part) and not is_taken(part, images)
+        ]
+        if lost:
+            noted += [f"messages[{i}].content[{j}]" for j in lost]
+            note = {"type": "text", "text": "[image]"}
+            parts = [note if j in lost else part for j, part in enumerate(content)]
+            text = "\n".join(str(part.get("text", "")) for part in parts)
+            told[i] = {**message, "content": parts if any(map(is_image, parts)) else text}
+    return told, noted
 
 
 def plan_turn(turn: Turn, dialect: Dialect) -> Plan:

@@ -56,16 +56,22 @@ async def put_into(body: dict[str, Any], get: Callable[[str], bytes] | None = No
     """Replace the addresses of images in a body by the images; ``get`` returns the bytes at an
     address. Raises ``RequestError``.
 
+    Only an image in the user's newest message can be at fault. One of the history that cannot be
+    had, or that is one too many, stays an address, and becomes a note.
+
     Each request has its own threads, so that its slow addresses delay no other request.
     """
     named = [each for name in ("messages", "input") for each in _named(body.get(name), (name,))]
-    if len(named) > MOST_IMAGES:
-        raise RequestError.at(
-            place_of(named[MOST_IMAGES][2]),
-            f"expected at most {MOST_IMAGES} images to fetch, got {len(named)}",
-        )
     if not named:
         return
+    asked = [each for each in named if _is_asked(each[2], body)]
+    if len(asked) > MOST_IMAGES:
+        raise RequestError.at(
+            place_of(asked[MOST_IMAGES][2]),
+            f"expected at most {MOST_IMAGES} images to fetch, got {len(asked)}",
+        )
+    others = [each for each in named if each not in asked]
+    named = [*others[max(0, len(others) + len(asked) - MOST_IMAGES) :], *asked]
     urls = list(dict.fromkeys(holder[key] for holder, key, _ in named))
     threads = ThreadPoolExecutor(len(urls), "fetch")
     try:
@@ -75,20 +81,34 @@ async def put_into(body: dict[str, Any], get: Callable[[str], bytes] | None = No
     finally:
         threads.shutdown(wait=False, cancel_futures=True)
     found, total = dict(zip(urls, fetched, strict=True)), 0
-    for holder, key, path in named:
+    for holder, key, path in reversed(named):
         data, at = found[holder[key]], place_of(path)
         if isinstance(data, FetchError):
+            if not _is_asked(path, body):
+                continue
             reason = f"{at}: the image cannot be fetched: {data}"
             raise RequestError(reason, status=data.status, param=at, code="fetch_failed")
         if isinstance(data, BaseException):
             raise data
         total += len(data)
         if total > MOST_BYTES:
+            if not _is_asked(path, body):
+                continue
             raise RequestError.at(
                 at, f"with this one, the images have more than {MOST_BYTES} bytes; send fewer"
             )
         text = base64.b64encode(data).decode()
         holder[key] = f"data:application/octet-stream;base64,{text}"
+
+
+def _is_asked(path: Path, body: dict[str, Any]) -> bool:
+    """Whether a place is in the user's newest message, and not in the result of a tool there."""
+    pieces, place = body[str(path[0])], path[1]
+    return (
+        place == len(pieces) - 1
+        and pieces[place].get("role") == "user"
+        and "content" not in path[3:]
+    )
 
 
 def _named(value: Any, path: Path) -> Iterator[tuple[dict[str, Any], str, Path]]:

@@ -102,6 +102,20 @@ def test_images_that_tools_return_are_taken(eyes: Running) -> None:
     assert told.status_code == 200
 
 
+@EACH_API
+def test_an_image_of_the_history_that_cannot_be_read_becomes_a_note(
+    eyes: Running, api: Api
+) -> None:
+    for address in ("data:image/png;base64,aGVsbG8=", "http://127.0.0.1:1/cat.png", "ftp://a/b"):
+        first = body_of(api, address_of(1), address)
+        said = first.pop(api.prompt)
+        history = [*said, {"role": "assistant", "content": "a cat"}]
+        talk = [*history, {"role": "user", "content": "and?"}]
+        answer = eyes.post(api.path, {**first, api.prompt: talk})
+        assert good(answer), address
+        assert api.prompt in answer.headers["x-mlxgen-ignored"]
+
+
 def test_tokens_are_counted_with_those_of_images(eyes: Running) -> None:
     body = body_of(MESSAGES, address_of(1))
     counted = good(eyes.post("/v1/messages/count_tokens", {"messages": body["messages"]}))

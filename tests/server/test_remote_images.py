@@ -153,6 +153,24 @@ def test_an_image_that_cannot_be_fetched_is_named() -> None:
     assert caught.value.status == 400
 
 
+def test_an_image_of_the_history_never_stops_the_request() -> None:
+    def get(url: str) -> bytes:
+        if url.endswith("gone"):
+            raise FetchError("its server answers 404")
+        return url[-1].encode()
+
+    many = [f"https://example.org/{i}" for i in range(MOST_IMAGES)]
+    body = {"messages": [*images("https://example.org/gone", *many)["messages"]]}
+    body["messages"] += images("https://example.org/a")["messages"]
+    put_into(body, get)
+    urls = [part["image_url"]["url"][:5] for part in body["messages"][0]["content"]]
+    assert urls == ["https"] * 2 + ["data:"] * (MOST_IMAGES - 1), "the newest ones are fetched"
+    assert body["messages"][1]["content"][0]["image_url"]["url"].startswith("data:")
+    put_into(body := {"messages": [*images(HERE + "/gone")["messages"], ASKS]}, get)
+    assert body["messages"][0]["content"][0]["image_url"]["url"] == HERE + "/gone"
+
+
+ASKS = {"role": "user", "content": "and?"}
 HERE = "https://example.org/1"
 LOOKS = [
     {"type": "image_url", "image_url": {"url": HERE}},

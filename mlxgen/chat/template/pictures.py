@@ -87,6 +87,19 @@ def is_image(part: Any) -> bool:
     return isinstance(part, Mapping) and part.get("type") in _KINDS
 
 
+def is_taken(part: Mapping[str, Any], images: ImageProcessor | None) -> bool:
+    """Whether a model takes a part's image. False if it takes none, or if the image at an address,
+    which a client may have sent, cannot be read."""
+    source = None if images is None else _source(part, "")
+    if images is None or not isinstance(source, Address):
+        return images is not None
+    try:
+        images.read(source)
+    except OptionError:
+        return False
+    return True
+
+
 def _source(part: Mapping[str, Any], at: str) -> Address | Source:
     """The address or the source of a part's image."""
     given = part.get("image_url", part.get("image"))

@@ -304,14 +304,15 @@ def ask_of_generation(
     )
 
 
-def keep_of(request: GenerationRequest, model: ServedModel) -> int | None:
-    """The number of last tokens of a prompt that ``truncate_prompt_tokens`` keeps; None: all."""
-    most = request.truncate_prompt_tokens
-    if most is None or most >= 0:
-        return most
+def keep_of(request: GenerationRequest, model: ServedModel, most: int | None) -> int | None:
+    """The number of last tokens of a prompt that ``truncate_prompt_tokens`` keeps, which leave room
+    for an answer of at ``most`` so many tokens; None: all."""
+    keep = request.truncate_prompt_tokens
+    if keep is None or keep >= 0:
+        return keep
     if model.max_context is None:
         return None
-    answer = max(request.max_tokens or 1, len(request.prefix_tokens or ()) + 1)
+    answer = max(most or 1, len(request.prefix_tokens or ()) + 1)
     return max(1, model.max_context - min(answer, model.max_context - 1))
 
 

@@ -91,6 +91,11 @@ class ChatRequest(GenerationRequest):
     )
     modalities: list[Literal["text"]] | None = about("text is the only modality")
 
+    @property
+    def most_tokens(self) -> int | None:
+        """The most tokens to generate, under either name."""
+        return self.max_completion_tokens or self.max_tokens
+
 
 _PROMPT: list[Json] = [
     {"type": "string", "minLength": 1},
@@ -146,7 +151,7 @@ def ask_chat(known: Read[ChatRequest], model: ServedModel) -> Ask:
         known,
         model,
         {
-            "max_tokens": old if new is None else new,
+            "max_tokens": request.most_tokens,
             "top_logprobs": (request.top_logprobs or 0) if request.logprobs else None,
             "prompt_logprobs": request.prompt_logprobs,
         },
@@ -187,7 +192,9 @@ def turn_of(request: ChatRequest, messages: Sequence[Json], model: ServedModel) 
         effort=request.reasoning_effort,
         thinking_budget=request.thinking_budget,
         usual_budget=model.thinking_budget,
-        keep=keep_of(request, model) if request.truncate_prompt_tokens else None,
+        keep=keep_of(request, model, request.most_tokens)
+        if request.truncate_prompt_tokens
+        else None,
         raw_thoughts=request.reasoning_format == "none",
     )
 
@@ -222,7 +229,7 @@ def understood(
     if silent and not request.echo and not is_infill:
         raise RequestError.at("max_tokens", "expected 1 or more, got 0; 0 needs echo: true")
     infill = None if gap is None else infill_of(gap, request, words)
-    keep, questions = keep_of(request, model), list[Question]()
+    keep, questions = keep_of(request, model, most), list[Question]()
     for at, prompt in prompts:
         try:
             if gap is not None and infill is not None:
@@ -321,6 +328,13 @@ class ChatChoice(Choice):
         if extra:
             choices[0] |= extra
         return choices
+
+    def marks(self, delta: Delta) -> dict[str, Any]:
+        """As ``Choice.marks``: of thoughts only if they are shown."""
+        marks = super().marks(delta)
+        if not self._thinks:
+            marks.pop("retract_reasoning", None)
+        return marks
 
     def whole(self, folded: Event) -> Event:
         delta = folded.pop("delta")

@@ -182,6 +182,20 @@ def test_every_answer_is_what_its_line_says_and_what_official_clients_read() -> 
             complete.model_validate(whole)
 
 
+def test_only_thoughts_that_were_shown_are_taken_back() -> None:
+    row = [Chunk("<think>ab", 7, 0), Chunk("cd", 7, 1), Chunk("e", 7, 1, retract=2)]
+    for shown in (True, False):
+        given = {"stream": True, "allow_retract": True, "include_reasoning": shown}
+        reply = reply_to("chat", **given)
+        sent = [event for chunk in row for event in reply.take(Delivery(0, [chunk]))]
+        told = [
+            (choice.get("retract_reasoning", 0), choice["delta"].get("reasoning"))
+            for event in read_again(sent)
+            for choice in event["choices"]
+        ]
+        assert told == ([(0, "ab"), (0, "cd"), (2, "e")] if shown else [])
+
+
 # ---- the laws of a stream ------------------------------------------------------------------------
 
 CLIENTS = {str(api): api for api in APIS}

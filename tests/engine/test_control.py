@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -58,6 +59,21 @@ def test_a_controller_that_allows_everything_gives_the_plain_text() -> None:
         assert [c.top for c in result.chunks] == [c.top for c in plain.chunks]
         assert [c.candidates for c in result.chunks] == [c.candidates for c in plain.chunks]
         assert result.usage.forced_tokens == plain.usage.forced_tokens
+
+
+def test_what_a_check_takes_back_is_drawn_anew_and_its_controller_asked_once_a_token() -> None:
+    def say(self: Speaker, generated: list[Token]) -> dict[Token, float]:
+        known = {"": "[", "[": "1", "[1": ",", "[1,": "1"}.get(self.text(generated), "]")
+        return {ord(known): 0.0} | ({ord("2"): -0.5} if len(generated) == 3 else {})
+
+    speaker, slow = Speaker([], say), mlxgen.Checked(lambda *_: time.sleep(0.02), at=",")
+    schema = mlxgen.JsonSchema({"items": {"type": "integer"}, "type": "array", "uniqueItems": True})
+    for seed in range(5):
+        run = speaker.lm.control(PROMPT, Recited([anything(speaker)]), filters=schema, seed=seed)
+        assert finish(run) == {(): "[1,2]"}
+    controller = Recited([anything(speaker)])
+    assert finish(speaker.lm.control(PROMPT, controller, filters=slow, max_tokens=4))[()] == "[1,1"
+    assert [call.last_append for call in controller.calls] == [[], *([ord(c)] for c in "[1,")]
 
 
 # ---- runs, splices, temperatures, the prompt -----------------------------------------------------

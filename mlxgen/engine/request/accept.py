@@ -96,6 +96,8 @@ def accept(
         return False
     hold = _held(request, token, forced, ends=reason is not None)
     if hold is None:
+        if request.checking is not None:
+            request.steering = steering  # for the same draw, once the check is over
         return False
 
     request.tally.forced_tokens += forced

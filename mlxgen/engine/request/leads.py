@@ -168,10 +168,8 @@ def next_draw(request: Request) -> DrawRow:
     steering, retries, position = request.steering, request.retries, request.position
     if request.constraint is not None and len(request.constraint) > position:
         request.rewind(len(request.history))  # a filter failed to go back after a draft
-    warmth = None
-    if steering is not None:
-        warmth = steering.temperature
-    elif retries.tries:
+    warmth = None if steering is None else steering.temperature
+    if warmth is None and retries.tries:
         warmth = retries.warmth(position, request.options.sampling.temperature)
     lookback = request.lookback
     return DrawRow(

@@ -147,8 +147,7 @@ class Sampler:
             for each, row in zip(settings, rows, strict=True):
                 bounds |= each.top_n_sigma > 0 or each.min_k >= 0
                 excludes |= each.xtc_probability > 0
-                aims |= each.adaptive_target >= 0
-                assert row.target is not None or each.adaptive_target < 0
+                aims |= row.target is not None  # a greedy row that is warmed for a draw has none
                 drawn, threshold = chance(row.seed, row.position, row.attempt), math.inf
                 if drawn.xtc < each.xtc_probability:
                     threshold = math.log(each.xtc_threshold) if each.xtc_threshold else -math.inf

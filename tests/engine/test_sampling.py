@@ -83,6 +83,16 @@ def test_a_batch_and_a_draft_report_what_one_alone_reports(temperature: float) -
             assert [c.prob for c in mine] == pytest.approx([c.prob for c in other], abs=1e-4)
 
 
+def test_a_hook_may_warm_a_greedy_draw_that_would_aim_if_all_were_warm(
+    lm: mlxgen.LanguageModel,
+) -> None:
+    def warm(result: mlxgen.PostSamplingResult) -> None:
+        result.resample, result.temperature = not result.attempt, 1.0
+
+    given = {**ADAPTIVE, "temperature": 0, "max_tokens": 5}
+    assert len(lm.generate("Once upon a time", hooks=warm, **given).tokens) == 5
+
+
 def test_forced_runs_count_for_nothing_however_they_are_appended(lm: mlxgen.LanguageModel) -> None:
     spec = mlxgen.Regex("(the|a) (fox|cat|bear) and (the|a) (fox|cat|bear) sat on (a|the) mat")
     options = {**ADAPTIVE, "min_p": 0, "filters": [spec], "ignore_eos": False}

@@ -311,7 +311,8 @@ class LanguageModel:
         """
         check(options, moves, power, 1 if chains is None else chains)
         unset: dict[str, Any] = {"temperature": 1 / power, "top_p": 1, "min_p": 0, "top_k": 0}
-        given = self._options(prompt, {**unset, **options, "top_logprobs": 0})
+        top = options.get("top_logprobs") or 0
+        given = self._options(prompt, {**unset, **options, "top_logprobs": top})
         with self._stream(prompt, given) as stream:
             results = resample(stream, moves, power, 1 if chains is None else chains)
         return results if chains is not None else results[0]

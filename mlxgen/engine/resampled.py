@@ -24,6 +24,7 @@ from typing import Any
 
 from ..errors import OptionError
 from ..options.rule import ABOVE_ZERO, integer, number
+from ..tokens import Token
 from .chunk import Chunk, Result, fold
 from .stream import Stream
 
@@ -44,14 +45,14 @@ class _Chain:
         """The logarithm of the weight of the tokens from ``start`` on, divided by the probability
         of their draws."""
         total = 0.0
-        for chunk in self.chunks[start:]:
-            if chunk.prob is not None and chunk.logprob is not None:
+        for chunk in self.chunks:
+            if chunk.index >= start and chunk.prob is not None and chunk.logprob is not None:
                 total += power * chunk.logprob - math.log(chunk.prob)
         return total
 
-    def result(self) -> Result:
+    def result(self, prefix: tuple[Token, ...]) -> Result:
         usage = replace(self.stream.usage, forward_passes=self.passes, rewound_tokens=self.rewound)
-        return fold(self.chunks, usage)
+        return fold(self.chunks, usage, prefix)
 
 
 def check(given: Mapping[str, Any], moves: int, power: float, chains: int) -> None:
@@ -70,20 +71,22 @@ def check(given: Mapping[str, Any], moves: int, power: float, chains: int) -> No
 
 def resample(first: Stream, moves: int, power: float, chains: int) -> list[Result]:
     """``chains`` texts of a stream that has not begun, after ``moves`` moves of each."""
+    prefix = tuple(first.tokens)
+    least = len(prefix)
     begun = [next(first)]
     streams = [first, *first.fork(chains - 1)] if chains > 1 else [first]
     running = [_Chain(stream, list(begun)) for stream in streams]
     for chain in running[1:]:
-        chain.stream.rewind(to=0)
+        chain.stream.rewind(to=least)
         chain.chunks.clear()
     _finish(running)
     for chain in running:
         chain.passes = chain.stream.usage.forward_passes
     dice = random.Random(f"{first.seed}/moves")
-    for _ in range(moves if first.tokens else 0):  # without a token there is no other text
+    for _ in range(moves if first.tokens[least:] else 0):  # without a token there is no other text
         proposed = []
         for chain in running:
-            place = int(len(chain.stream.tokens) * dice.random() ** 2)
+            place = least + int((len(chain.stream.tokens) - least) * dice.random() ** 2)
             (twin,) = chain.stream.fork()
             twin.rewind(to=place)
             kept = [chunk for chunk in chain.chunks if chunk.index < place]
@@ -93,12 +96,12 @@ def resample(first: Stream, moves: int, power: float, chains: int) -> list[Resul
             chain.passes += new.stream.usage.forward_passes
             old, drawn = chain.stream, new.stream
             ratio = new.odds(place, power) - chain.odds(place, power)
-            ratio += (math.log(len(old.tokens)) - math.log(len(drawn.tokens))) / 2
+            ratio += math.log((len(old.tokens) - least) / (len(drawn.tokens) - least)) / 2
             if math.log(1 - dice.random()) < ratio:
                 chain.stream, chain.chunks, drawn = drawn, new.chunks, old
             chain.rewound += len(drawn.tokens) - place
             drawn.close()
-    results = [chain.result() for chain in running]
+    results = [chain.result(prefix) for chain in running]
     for chain in running:
         chain.stream.close()
     return results

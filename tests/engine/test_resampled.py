@@ -46,6 +46,14 @@ def test_a_result_is_the_text_of_its_tokens_and_its_filter(lm: mlxgen.LanguageMo
     assert [each.text for each in again] == [each.text for each in results]
 
 
+def test_a_prefix_stays_and_is_part_of_the_result(lm: mlxgen.LanguageModel) -> None:
+    prefix = lm.vocabulary.encode(" there was", special=False)
+    options: dict[str, Any] = {**OPTIONS, "prefix": prefix, "top_logprobs": 2}
+    for result in lm.resampled("Once upon a time", moves=6, chains=3, **options):
+        assert list(result.tokens[: len(prefix)]) == prefix and len(result.tokens) == 12
+        assert [len(chunk.top) for chunk in result.chunks] == [2] * (12 - len(prefix))
+
+
 @pytest.mark.slow
 def test_power_prefers_texts_that_are_likely_as_a_whole(lm: mlxgen.LanguageModel) -> None:
     def likelihood(power: float) -> float:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -188,16 +189,21 @@ def test_a_penalty_that_comes_later_knows_what_was_written_before() -> None:
 @pytest.mark.parametrize(
     "prompt", ["so", [{"role": "user", "content": "so"}]], ids=["text", "chat"]
 )
-def test_filters_that_come_at_the_start_hold_for_the_same_text_as_from_there(prompt: Any) -> None:
+@pytest.mark.parametrize("heal", [False, True])
+def test_filters_that_come_at_the_start_hold_for_the_same_text_as_from_there(
+    prompt: Any, heal: bool
+) -> None:
     """A chat of a tokenizer that strips a leading space has an answer without that space."""
     tokenizer = sentencepiece_tokenizer()
     lm = mlxgen.LanguageModel(tiny_model(tiny_config(len(tokenizer.vocab))), tokenizer)
+    options: dict[str, Any] = {"temperature": 0, "max_tokens": 4, "heal": heal}
     for pattern in (" a", "a", " ?[0-9]"):
-        stream = lm.stream(prompt, temperature=0, max_tokens=4)
+        stream = lm.stream(prompt, **options)
         next(stream)
         stream.rewind(to=0, filters=Regex(pattern))
-        expected = lm.generate(prompt, filters=Regex(pattern), temperature=0, max_tokens=4)
+        expected = lm.generate(prompt, filters=Regex(pattern), **options)
         assert (rest(stream), stream.tokens) == (expected.text, list(expected.tokens))
+        assert re.fullmatch(pattern, expected.text)
 
 
 @pytest.mark.parametrize("where", ["its first pass", "a run that its filters force"])

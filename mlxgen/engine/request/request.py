@@ -121,7 +121,7 @@ class Request:
         )
         self.lookback: Lookback | None = None
         self._look_back()
-        self._opens = prompt.opens_text
+        self._opens = prompt.opens_text and self.healer is None  # as for the decoder
         constraint = self.constraint = self._bound(options, opens=self._opens)
         self.closing: Closing | None = None
         checked = constraint is not None and constraint.checks

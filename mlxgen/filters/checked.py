@@ -60,6 +60,10 @@ class Checked:
         """As ``Specification.bind``."""
         return CheckedFilter(self, Vocabulary.of(tokenizer), vocab_size)
 
+    def bind_opening(self, tokenizer: AnyTokenizer, vocab_size: int) -> CheckedFilter:
+        """As ``bind``, for the start of a text that loses its leading space."""
+        return CheckedFilter(self, Vocabulary.of(tokenizer), vocab_size, opens=True)
+
 
 class Try(NamedTuple):
     """A piece that was complained about: how bad it was, its tokens, and the complaint."""
@@ -71,13 +75,15 @@ class Try(NamedTuple):
 
 class _Place(NamedTuple):
     """Where a text is after a token: its complete characters and the bytes of the next one, and
-    the tokens and characters before the piece; ``ended``: these after a token that ends a piece."""
+    the tokens and characters before the piece; ``ended``: these after a token that ends a piece;
+    ``opens``: the next token with bytes loses its leading space."""
 
     size: int = 0
     left: bytes = b""
     start: int = 0
     cut: int = 0
     ended: tuple[int, int] | None = None
+    opens: bool = False
 
 
 class CheckedFilter(Running):
@@ -85,7 +91,9 @@ class CheckedFilter(Running):
 
     checks = True
 
-    def __init__(self, asked: Checked, vocabulary: Vocabulary, vocab_size: int) -> None:
+    def __init__(
+        self, asked: Checked, vocabulary: Vocabulary, vocab_size: int, *, opens: bool = False
+    ) -> None:
         self._asked = asked
         self._vocabulary = vocabulary
         self._vocab_size = vocab_size
@@ -93,7 +101,7 @@ class CheckedFilter(Running):
         self._call: tuple[tuple[str, str], Work, list[Any]] | None = None  # the last one
         self._fed: list[Token] = []
         self._text = ""
-        self._places = [_Place()]  # at first, and after each token
+        self._places = [_Place(opens=opens)]  # at first, and after each token
 
     def advance(self, token: Token, /) -> None:
         must = self.forced()
@@ -101,7 +109,9 @@ class CheckedFilter(Running):
             raise FilterError(f"token {token} is not of the piece that stands")
         last, at, end = self._places[-1], self._asked.at, -1
         start, cut = last.ended or (last.start, last.cut)
-        data = last.left + self._vocabulary.piece(token)
+        piece = self._vocabulary.piece(token)
+        opens = last.opens and not piece
+        data = last.left + (self._vocabulary.opening(token) if last.opens else piece)
         text, used = utf_8_decode(data, "replace", False)
         self._fed.append(token)
         self._text += text
@@ -111,7 +121,7 @@ class CheckedFilter(Running):
         elif at is not None:
             end = max((match.end() for match in at.finditer(self._text, cut)), default=-1)
         ended = (len(self._fed), end) if end > cut else None
-        self._places.append(_Place(len(self._text), data[used:], start, cut, ended))
+        self._places.append(_Place(len(self._text), data[used:], start, cut, ended, opens))
 
     def rewind(self, to: int) -> None:
         if to < len(self._fed):
@@ -131,7 +141,7 @@ class CheckedFilter(Running):
 
     def objection(self, *, ends: bool = False) -> Objection | Work | None:
         """What is wrong with the piece; an objection to no tokens, if it stands nevertheless."""
-        _, _, start, cut, ended = self._places[-1]
+        _, _, start, cut, ended, _ = self._places[-1]
         tried = self._tries.get(start, ())
         if len(tried) >= self._asked.tries:  # the best of them, once more
             return Objection(_best(tried).complaint, 0, False)

@@ -15,11 +15,14 @@ from mlxgen import (
     DeadEndError,
     FilterError,
     JsonSchema,
+    LanguageModel,
     OptionError,
     Regex,
     Session,
 )
 from mlxgen.tokens import Token
+from tests.fakes import sentencepiece_tokenizer
+from tests.fakes.checkpoints import tiny_config, tiny_model
 from tests.fakes.speaking import PROMPT, Hall, Speaker, reciter
 
 from ..kit import folded, in_every_way, in_session
@@ -130,6 +133,18 @@ def test_pieces_end_where_they_are_said_to(at: Any, expected: list[tuple[str, st
     filters = [Checked(lambda piece, before: pieces.append((piece, before)), at=at)]
     assert author([["a;bc;d"]]).lm.generate(PROMPT, filters=filters).text == "a;bc;d\n"
     assert pieces == expected
+
+
+def test_an_answer_is_checked_without_the_space_that_it_drops() -> None:
+    tokenizer = sentencepiece_tokenizer()
+    lm = LanguageModel(tiny_model(tiny_config(len(tokenizer.vocab))), tokenizer)
+    pieces: list[str] = []
+    check = Checked(lambda piece, before: pieces.append(piece), at=None)
+    bias = {token: 1000.0 for token in [lm.vocabulary.token_of(b" the")] if token}
+    options: dict[str, Any] = {"filters": [check], "logit_bias": bias, "max_tokens": 2}
+    for prompt in ("so", [{"role": "user", "content": "so"}]):
+        assert [lm.generate(prompt, **options).text] == pieces
+        pieces.clear()
 
 
 UNIQUE = JsonSchema({"type": "array", "items": {"type": "integer"}, "uniqueItems": True})

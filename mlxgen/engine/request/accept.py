@@ -291,7 +291,7 @@ def end_thinking(request: Request) -> None:
     limit = request.thinking or ThinkingLimit.of(1, thoughts.marks, request.vocabulary)
     if limit is None:
         raise StateError("no mark ends the thinking of this model")
-    if request.thinking is None or not limit.left(request.transcript):
+    if request.thinking is None or not limit.left(request.transcript, request.history):
         request.thinking = limit._replace(budget=request.position - thoughts.began)
         request.appends_forced = request.may_append_forced
 

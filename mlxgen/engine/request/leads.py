@@ -37,7 +37,7 @@ def lead(request: Request) -> Sequence[Token] | None:
         return ()
     if closing is not None and closing.forcing:
         return closing.way or ()
-    if limit is None or not (run := limit.left(request.transcript)):
+    if limit is None or not (run := limit.left(request.transcript, request.history)):
         return None
     return None if constraint is not None and constraint.validate(run) < len(run) else run
 

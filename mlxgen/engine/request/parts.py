@@ -15,6 +15,7 @@ from typing import NamedTuple
 from ...errors import PromptError
 from ...filters import Constraint, EndSearch
 from ...forks import forked
+from ...search import sequence_overlap
 from ...text import ThinkingMarks, Transcript
 from ...tokens import Token, Vocabulary
 from ..chunk import Rejected
@@ -284,9 +285,10 @@ class ThinkingLimit(NamedTuple):
         except PromptError:  # a vocabulary without these characters
             return cls(budget, mark, mark)
 
-    def left(self, transcript: Transcript) -> tuple[Token, ...]:
-        """What must come next: the rest of the run; nothing before the budget is spent or after the
-        thinking. The run begins where the text is not inside a character."""
+    def left(self, transcript: Transcript, history: Sequence[Token]) -> tuple[Token, ...]:
+        """What must come next in a text, which ends the ``history``: the rest of the run; nothing
+        before the budget is spent or after the thinking. The run begins where the text is not
+        inside a character; where a caller has put other tokens there, only the mark follows."""
         thoughts, length = transcript.thoughts, len(transcript)
         if thoughts is None or not thoughts.is_open:
             return ()
@@ -297,6 +299,8 @@ class ThinkingLimit(NamedTuple):
             return ()
         # If something kept the mark from ending the thinking, it comes again.
         done = length - start
+        if done and history[-done] != self.run[0]:
+            return self.mark[sequence_overlap(history[-done:], self.mark) % len(self.mark) :]
         return self.run[done:] or self.mark[(done - len(self.run)) % len(self.mark) :]
 
     def allows(self, transcript: Transcript, count: int) -> bool:

@@ -217,6 +217,16 @@ def test_a_controller_sees_its_chunks_before_it_is_asked_and_is_told_its_end() -
     assert [c.token for c in controller.seen] == list(b"ab")
     assert all(c.logprob is not None and len(c.top) == 2 for c in controller.seen)
     assert controller.over == [("length", None)]
+    twins: list[Watching] = []
+
+    class Forked(Watching):
+        def fork(self) -> Forked:
+            twins.append(twin := Forked(*self.answers))
+            return twin
+
+    free = anything(speaker)
+    finish(speaker.lm.control(PROMPT, Forked([free], [free] * 2, [free]), max_tokens=3))
+    assert [c.token for c in twins[0].seen] == list(b"b")  # the first one is its parent's
     wrong = Watching([Branch()])
     with pytest.raises(OptionError) as caught:
         finish(speaker.lm.control(PROMPT, wrong))
@@ -226,6 +236,15 @@ def test_a_controller_sees_its_chunks_before_it_is_asked_and_is_told_its_end() -
     next(run)
     run.leave(())
     assert left.over == [("cancelled", None)]
+
+    class Bad(Recited):
+        def ended(self, reason: Any, error: Any) -> None:
+            raise KeyError("ended")
+
+    bad = speaker.lm.control(PROMPT, Bad([]))
+    with pytest.raises(KeyError):
+        finish(bad)
+    assert list(bad.errors) == [()] and bad.results[()].finish_reason == "stop"
 
 
 # ---- forks ---------------------------------------------------------------------------------------

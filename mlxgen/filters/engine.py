@@ -202,6 +202,11 @@ def shortened(name: str) -> str:
     return name if len(name) <= 80 else f"{name[:76]}...)"
 
 
+def _beginning(text: str, most: int) -> str:
+    """A text in at most so many characters."""
+    return text if len(text) <= most else f"{text[: most - 3]}..."
+
+
 def reason_of(matcher: LLMatcher) -> str:
     """The engine's reason for an error in one paragraph, for the author of the grammar.
 
@@ -230,7 +235,7 @@ def reason_of(matcher: LLMatcher) -> str:
     place = _PLACE.match(reason)
     if place is not None:
         reason = f"line {place[1]}, column {place[2]}: {reason[place.end() :]}"
-    return reason.strip()
+    return _beginning(reason.strip(), 500)
 
 
 def _wrong_in(match: re.Match[str]) -> str:
@@ -238,7 +243,7 @@ def _wrong_in(match: re.Match[str]) -> str:
     lines = match["shown"].split("\n")
     if len(lines) == 2 and "^" in lines[1]:  # the expression, and marks under the wrong part
         first, last = lines[1].index("^"), lines[1].rindex("^")
-        whole, wrong = lines[0][4:], lines[0][first : last + 1]
+        whole, wrong = _beginning(lines[0][4:], 80), _beginning(lines[0][first : last + 1], 80)
         here = f"{wrong!r} at character {first - 3}" if wrong else "at its end"
         return f"the regular expression {whole} is not valid: {match['what']} ({here})"
     return f"the regular expression is not valid: {match['what']}"

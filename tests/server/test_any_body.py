@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
+from mlxgen.errors import GrammarError
 from mlxgen.server.ask import Ask
 from mlxgen.server.bodies import read
 from mlxgen.server.errors import RequestError
@@ -225,6 +226,19 @@ def test_a_huge_value_makes_no_huge_message(api: str, name: str) -> None:
     for value in ("x" * 10**6, ["y" * 10**6], {"z" * 10**6: 1}, int("9" * 4000)):
         error = refusal(api, {**ENDPOINTS[api].plainest, name: value})
         assert error or name in ("seed", "thinking_budget")
+
+
+@pytest.mark.parametrize(
+    "form",
+    [{"regex": "(" * 5000 + "a" + ")" * 5000}, {"grammar": "start: " + "a" * 5000}],
+    ids=["regex", "grammar"],
+)
+def test_a_huge_grammar_makes_no_huge_message(form: dict[str, str]) -> None:
+    spec = parse("completions", {"prompt": "a", **form}).spec
+    assert spec is not None
+    with pytest.raises(GrammarError) as info:
+        spec.bind(demo().vocabulary, demo().vocab_size)
+    assert len(str(info.value)) < 1000
 
 
 @pytest.mark.parametrize("api", sorted(ENDPOINTS.keys() - {"infill"}))

@@ -161,7 +161,7 @@ OPENAI: Rules = {
     "n_predict": Same("max_tokens"),
     "repeat_penalty": Same("repetition_penalty"),
     "repeat_last_n": Same("repetition_context_size", _newest),
-    "n_probs": "send logprobs: true and top_logprobs",
+    "n_probs": "send logprobs: true and top_logprobs, or for a completion logprobs alone",
     "return_tokens": Same("return_token_ids"),
     "t_max_predict_ms": "there is no time limit for an answer; leave it out",
     **_all("typical_p tfs_z", only(_SAMPLER, 1)),
@@ -193,7 +193,7 @@ OPENAI: Rules = {
     ),
     "ebnf": Same("grammar"),
     **_all("bad_words banned_strings", Same("banned")),
-    "separate_reasoning": only("thoughts are always separate; leave it out", True),
+    "separate_reasoning": only('send reasoning_format: "none"', True),
     **_all(
         "no_stop_trim include_stop_str_in_output",
         only("stops are never part of the text; leave it out", False),
@@ -206,7 +206,7 @@ OPENAI: Rules = {
     "return_tokens_as_token_ids": only("send return_token_ids: true", False),
     "priority": only("requests have no priorities here; leave it out", 0),
     "chat_template": "the model has its own; send chat_template_kwargs",
-    "documents": "send chat_template_kwargs: {documents: ...}, or put them into messages",
+    "documents": Same("chat_template_kwargs.documents"),
     "mm_processor_kwargs": "the model's own image processor is used as it is; leave it out",
     "add_special_tokens": only("leave it out", False),
     # there is one engine, special tokens are never text, a completion is one text, and the

@@ -114,7 +114,7 @@ def test_tools_are_shown_under_the_name_that_the_template_uses() -> None:
 
 # ---- variables -----------------------------------------------------------------------------------
 
-OWN = ["messages", "tools", "documents", "add_generation_prompt", "continue_final_message"]
+OWN = ["messages", "tools", "add_generation_prompt", "continue_final_message"]
 OTHERS = ["eos_token", "range", "namespace", "raise_exception", "strftime_now", "not a name", ""]
 
 
@@ -131,6 +131,12 @@ def test_variables_are_found_however_they_are_used() -> None:
         assert text_of(Chat(HELLO, template={"mood": "good"}), vocabulary) == "xgood"
         with pytest.raises(OptionError, match=r"does not use mod, .*: mood$"):
             Chat(HELLO, template={"mod": 1}).tokens(vocabulary)
+
+
+def test_documents_are_a_variable() -> None:
+    vocabulary = of_template("x{% for d in documents or [] %}{{ d.text }}{% endfor %}")
+    assert text_of(Chat(HELLO), vocabulary) == "x"
+    assert text_of(Chat(HELLO, template={"documents": [{"text": "y"}]}), vocabulary) == "xy"
 
 
 def test_templates_for_tools_have_variables_of_their_own() -> None:

@@ -302,7 +302,7 @@ class ChatFormat:
         # The space shows whether the template trims the end of the message.
         messages = _left_open(chat.messages, f"{end} ") if end else chat.messages
         values: Values = dict(self._tokenizer.special_tokens_map)
-        values["enable_thinking"] = self._wrapper.has_thinking
+        values |= {"enable_thinking": self._wrapper.has_thinking, "documents": None}
         values |= chat.template
         if chat.tools and self._tools_name is not None:
             values.setdefault(self._tools_name, chat.tools)
@@ -311,7 +311,6 @@ class ChatFormat:
         values |= {
             "messages": messages,
             "tools": chat.tools,
-            "documents": None,
             "add_generation_prompt": chat.add_generation_prompt and not end,
         }
         try:
@@ -348,7 +347,7 @@ class ChatFormat:
 
 _THINK = ("<think>", "</think>")
 _OWN = (
-    *("self", "messages", "tools", "documents"),
+    *("self", "messages", "tools"),
     *("add_generation_prompt", "continue_final_message", "allow_control_tokens"),
 )
 """Names that callers may not set."""

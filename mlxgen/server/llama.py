@@ -74,8 +74,8 @@ _ELSEWHERE = ("echo", "prompt_logprobs", "program", "controller", "allow_retract
 
 
 def ask_llama(known: Read[R], model: ServedModel) -> Ask:
-    """What a request asks for; raises ``RequestError``, which names the field at fault. With
-    ``/infill``, 0 tokens only make the server prefill the prompt."""
+    """What a request asks for; raises ``RequestError``, which names the field at fault. 0 tokens
+    only make the server prefill the prompt."""
     given = known.request
     for name in _ELSEWHERE:
         if getattr(given, name) not in (None, False):
@@ -90,9 +90,14 @@ def ask_llama(known: Read[R], model: ServedModel) -> Ask:
         meant["prompt"] = given.input_prefix + (given.prompt or "")
     whole = given.model_copy(update=meant)
     reply = partial(LlamaReply, whole)
-    is_infill = isinstance(given, InfillRequest)
-    known = known._replace(request=whole)
-    return understood(known, model, reply, watched=True, is_infill=is_infill)
+    return understood(
+        known._replace(request=whole),
+        model,
+        reply,
+        watched=True,
+        is_infill=isinstance(given, InfillRequest),
+        may_be_silent=True,
+    )
 
 
 def _settings(options: Options) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from ..chat.turn import Effort, Turn
 from ..engine import Prompt
 from ..errors import PromptError
 from .ask import Api, Ask, MakeReply, Meant, Question, planned
-from .bodies import Read
+from .bodies import Read, name_used
 from .choices import Choice, ChoicesReply, Delta, Finish
 from .conversation import ChatMessage, of_chat
 from .errors import RequestError
@@ -214,6 +214,7 @@ def understood(
     *,
     watched: bool = False,
     is_infill: bool = False,
+    may_be_silent: bool = False,
 ) -> Ask:
     """What a completion of any form asks for; raises as ``ask_completion``."""
     request, gap = known.request, known.request.gap
@@ -226,8 +227,9 @@ def understood(
     if most is None and steered is None:  # a program ends by itself
         most = DEFAULT_TOKENS
     silent = request.max_tokens == 0
-    if silent and not request.echo and not is_infill:
-        raise RequestError.at("max_tokens", "expected 1 or more, got 0; 0 needs echo: true")
+    if silent and not (request.echo or may_be_silent):
+        name = name_used("max_tokens", known.names)
+        raise RequestError.at(name, "expected 1 or more, got 0; 0 needs echo: true")
     infill = None if gap is None else infill_of(gap, request, words)
     keep, questions = keep_of(request, model, most), list[Question]()
     for at, prompt in prompts:

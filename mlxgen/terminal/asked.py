@@ -81,10 +81,16 @@ def read_json(name: str, given: str) -> Any:
 def parse_json(name: str, text: str, where: str = "") -> Any:
     """The value of a JSON text; ``where`` that was read, for the message."""
     try:
-        value = json.loads(text)
-        json.dumps(value, ensure_ascii=False).encode()  # half of a surrogate pair is not text
+        return _loaded(text)
     except (ValueError, RecursionError) as error:
         raise OptionError(name, f"invalid JSON{where}: {error}") from error
+
+
+def _loaded(text: str) -> Any:
+    """The value of a JSON text. ``ValueError`` also for half of a surrogate pair, which is no text
+    that could be kept or generated."""
+    value = json.loads(text)
+    json.dumps(value, ensure_ascii=False).encode()
     return value
 
 
@@ -105,10 +111,9 @@ def quoted(name: str, text: str) -> str:
     if not text.startswith('"'):
         return text
     try:
-        value = json.loads(text)
+        return str(_loaded(text))
     except ValueError as error:
         raise OptionError(name, f"expected a text between quotes, got {text}") from error
-    return str(value)
 
 
 def is_number(text: str) -> bool:
@@ -128,7 +133,7 @@ def read_value(text: str) -> Any:
     if text in OFF:
         return None
     try:
-        return json.loads(text)
+        return _loaded(text)
     except (ValueError, RecursionError):
         return text
 

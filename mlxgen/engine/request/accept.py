@@ -34,13 +34,14 @@ LONGEST_CHECKED = 4096
 
 
 def start(request: Request) -> bool:
-    """Do what is certain before the first draw: end, or append the run that must come first."""
+    """Do what is certain before the first draw: end, or append the run that must come first; not
+    before a prompt that is scored has run."""
     if request.closing is not None:
         _keeps_end(request, None)
     if request.constraint is not None and request.constraint.ended():
         finish(request, "filter")
         return False
-    return fast_forward(request)
+    return request.options.prompt_logprobs is not None or fast_forward(request)
 
 
 def accept(

@@ -77,7 +77,7 @@ class Request:
     - ``finish_reason``, ``match``: why it has ended, and the stop that ended it.
     - ``forks``: how many seeds were given to forks so far.
     - ``appends_forced``: whether runs that must come are appended at once. That is so if there may
-      be any, unless the caller pushes the tokens or wants log-probabilities.
+      be any, unless the caller pushes the tokens or wants their log-probabilities.
     - ``forcing``: the share of the tokens sampled lately that were followed by a forced run.
     - ``strayed``: whether the last token was withheld from the filters.
     - ``checking``: the check that it waits for; once that is over, the last token is drawn again,
@@ -150,10 +150,9 @@ class Request:
 
     @property
     def may_append_forced(self) -> bool:
-        """Whether there may be runs that must come, and none needs a log-probability, or the model
-        to have run before it, as with a scored prompt."""
-        leads, options = self.constraint is not None or self.thinking is not None, self.options
-        return leads and options.top_logprobs is None and options.prompt_logprobs is None
+        """Whether there may be runs that must come, and none needs a log-probability."""
+        leads = self.constraint is not None or self.thinking is not None
+        return leads and self.options.top_logprobs is None
 
     def _bound(self, options: Options, *, opens: bool) -> Constraint | None:
         """The filters for a text, which starts anew if it ``opens``, or continues the prompt's."""

@@ -50,7 +50,7 @@ def test_a_prompt_is_scored_though_filters_leave_nothing_to_draw(lm: LanguageMod
     tokens = lm.vocabulary.encode(TEXT)[:20]
     for texts in (["the fox"], ["the fox sat", "the fox ran"]):
         result = lm.generate(tokens, filters=Choice(texts), prompt_logprobs=2)
-        assert result.text in texts
+        assert result.text in texts and result.usage.forced_tokens
         check(lm, tokens, result.chunks[0].prompt, 2)
 
 

@@ -254,7 +254,8 @@ class Call:
                 for _ in range(source.text.count("{", head.start("object"), head.end())):
                     while member := (yield from source.match(_NEXT, place)):
                         value, place = yield from JSON.value(source, member.end(), _MEMBER)
-                        if member["key"] in _IDS and isinstance(value, str):
+                        is_id = member["key"] in _IDS and isinstance(value, str)
+                        if is_id and not self.is_long:  # a long call has begun without one
                             self.id = value
                     over = rf"\s*,?\s*\}}|(?=\s*\]?\s*(?:{self.over}|,\s*\{{|{{end}}))"
                     if (close := (yield from source.match(over, place))) is None:

@@ -227,7 +227,7 @@ class Stream(Pulled[Chunk, Chunk]):
         if changed is not None:
             request.change(changed)
             self._loop.draw_anew()
-        del self._tokens[target:]
+        self._tokens = request.tokens[:target]  # a ban may have taken some back, untold so far
         self._handle.guess = None
         self._put = []
         self._text = [request.outbox.text]

@@ -16,7 +16,7 @@ import mlxgen
 from mlxgen import OptionError, PromptError, Regex, StateError, errors
 from tests.fakes import sentencepiece_tokenizer
 from tests.fakes.checkpoints import tiny_config, tiny_model
-from tests.fakes.speaking import PROMPT, reciter
+from tests.fakes.speaking import PROMPT, reciter, talker
 
 from ..effort import tries
 from .kit import options_of, speaker_of
@@ -170,6 +170,22 @@ def test_a_stream_that_has_failed_goes_on_after_a_rewind() -> None:
     fails.clear()
     stream.rewind(tokens=1)
     assert rest(stream) == "cdef"
+
+
+@pytest.mark.parametrize("to", [0, 1, 2])
+def test_a_stream_that_goes_back_before_it_gives_a_retraction_has_the_tokens_of_its_text(
+    to: int,
+) -> None:
+    speaker = talker({"": ["a", "z"], "a": ["b"], "ab": ["c"], "z": ["y"], "zy": ["x"]})
+    one = speaker.lm.stream(PROMPT, banned="abc", allow_retract=True)
+    next(one)
+    (two,) = one.fork()
+    assert [next(each).text for each in (one, two)] == ["b", "b"]
+    assert next(one).retract == 2  # the other has drawn this as well
+    two.rewind(to=to)
+    assert speaker.text(two.tokens) == two.text
+    rest(two)
+    assert speaker.text(two.tokens) == two.text == "zyx"
 
 
 def test_a_penalty_that_comes_later_knows_what_was_written_before() -> None:

@@ -150,6 +150,7 @@ def test_the_alternatives_leave_the_line_of_their_token_free(chat: Chat) -> None
             panel, token = box_of(chat.panel), box_of(chat.token(index))
             over = panel["y"] + panel["height"] <= token["y"]
             assert over or panel["y"] >= token["y"] + token["height"], (width, index)
+            assert panel["height"] > 180, (width, index)  # it goes where there is room
             for share in chat.panel.locator(".share").all():
                 assert share.evaluate("s => s.scrollWidth <= s.clientWidth && s.offsetHeight < 30")
             remark = chat.panel.get_by_text("in this answer", exact=True)

@@ -101,6 +101,9 @@ class Conversation:
         ``asks`` must be shown as it is; any other may be replaced by its text or a note."""
         if isinstance(part, str):
             return part
+        if isinstance(part, dict) and "type" not in part and not asks:  # such as a shell's output
+            text = _text_in(part)
+            return json.dumps(part, ensure_ascii=False) if text is None else text
         kind = need(of_type(part, dict, at), "type", str, at)
         kinds = (*_TEXTS, "refusal", *(_IMAGES if images else ()))
         said: Piece | None = None if kind in kinds else _text_in(part)
@@ -303,7 +306,7 @@ def _blocks(talk: Conversation, role: str, content: Any, at: str) -> None:
     for j, block in enumerate(blocks):
         place = f"{at}[{j}]"
         block = {"type": "text", "text": block} if isinstance(block, str) else block
-        kind = need(of_type(block, dict, place), "type", str, place)
+        kind = str(of_type(block, dict, place).get("type"))
         if answers and kind == "tool_use":
             id, name = (str(need(block, each, str, place)) for each in ("id", "name"))
             given = {} if block.get("input") is None else need(block, "input", dict, place)

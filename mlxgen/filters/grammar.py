@@ -169,6 +169,7 @@ def _pattern(pattern: str | re.Pattern[str]) -> str:
         raise OptionError(
             "filters", f"Regex: expected a string or a compiled expression, got {pattern!r}"
         )
+    _check_text("Regex", text)
     flags = re.RegexFlag(pattern.flags if isinstance(pattern, re.Pattern) else 0) & ~_IGNORED
     letters = "".join(letter for flag, letter in _FLAGS.items() if flags & flag)
     if others := flags & ~re.IGNORECASE & ~re.DOTALL:

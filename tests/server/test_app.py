@@ -87,8 +87,6 @@ def test_the_description_lists_what_is_there(server: Running) -> None:
         ("ResponsesRequest", "input", "input_image"),
     ):
         assert f'"const": "{part}"' in json.dumps(schemas[name]["properties"][field])
-    assert error(server.get("/nothing"), 404)["code"] == "not_found"
-    assert server.get("/v1/completions").status_code == 405
 
 
 def test_the_page_runs_its_own_files_and_nothing_inline(server: Running) -> None:
@@ -105,7 +103,6 @@ def test_the_page_runs_its_own_files_and_nothing_inline(server: Running) -> None
         assert "default-src 'none'" in policy and "unsafe" not in policy
     others = index.text.replace(f'<script type="importmap">{imports}</script>', "")
     assert not re.search(r"<style|<script(?![^>]* src=)|\s(?:style|on\w+)=", others)
-    assert error(server.get("/page/none.js"), 404)["code"] == "not_found"
 
 
 def test_a_file_of_the_page_that_a_browser_has_is_not_sent_again(server: Running) -> None:

@@ -185,8 +185,8 @@ def test_what_the_model_fails_with_is_a_500_of_its_own() -> None:
 @pytest.mark.slow
 def test_an_engine_that_takes_no_step_is_said_until_it_takes_one(tmp_path: Path) -> None:
     (hangs := tmp_path / "hangs").touch()
-    stall = {"SET": "engine.STALL=0.2", "BREAKS": "hang", "WHILE": str(hangs)}
-    with Running(module="tests.server.broken", **stall) as server, ThreadPoolExecutor(1) as pool:
+    stall = {"SET": "engine.STALL=0.2", "BREAKS": "hang"}
+    with Slow(hangs, **stall) as server, ThreadPoolExecutor(1) as pool:
 
         def live() -> int:
             return server.get("/health/live").status_code

@@ -206,6 +206,18 @@ def test_a_prediction_head_after_the_layers_is_no_layer_of_any_part(tmp_path: Pa
     assert len(part(folder, Raw(1, 2)).layers) == 2
 
 
+def test_an_adapter_is_added_to_the_weights_before_they_are_cut(
+    pristine: Path, tmp_path: Path
+) -> None:
+    adapter = write_adapter(tmp_path / "adapter", pristine)
+    name = "model.layers.1.self_attn.q_proj"
+    layer = dict(part(pristine, adapter=adapter).named_modules())[name]
+    fused = layer.fuse().weight
+    mine = [arrays(part(pristine, Raw(r, 2), adapter=adapter))[f"{name}.weight"] for r in (0, 1)]
+    assert mx.allclose(mx.concatenate(mine), fused)
+    assert not mx.allclose(fused, layer.linear.weight)
+
+
 def test_an_adapter_for_quantised_weights_is_refused(tmp_path: Path) -> None:
     folder = write_checkpoint(tmp_path / "model", change=quantised)
     adapter = write_adapter(tmp_path / "adapter", folder)

@@ -78,6 +78,15 @@ class EndSearch:
         """The same search for a copy of the constraint."""
         return forked(self, _constraint=constraint)
 
+    def rewind(self, to: int) -> None:
+        """Forget what came after ``to`` positions, to which the constraint has gone back."""
+        del self._outlines[to + 1 :]
+        if self._bytes is not None:
+            try:
+                self._bytes.rewind(to)
+            except FilterError:  # a limit of the engine
+                self._bytes = None
+
     def follow(self) -> None:
         """Catches up with the constraint; call it after each token, and after each rewind."""
         kept = max(0, min(len(self._outlines), len(self._constraint)) - 1)

@@ -251,6 +251,7 @@ class Closing:
 
     def rewind(self, to: int) -> None:
         """Look again after the first ``to`` tokens, unless the last look was there or before."""
+        self._ends.rewind(to)
         if to < self.at:
             self.restart(to)
 

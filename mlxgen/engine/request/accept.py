@@ -188,12 +188,24 @@ def put(request: Request, tokens: Sequence[Token]) -> None:
     """Append a run that stays as it is, whatever is forced after it.
 
     Raises ``FilterError`` if something does not allow it, and ``StateError`` if the text ends
-    within it; the caller takes back what was appended.
+    within it; then all is as before, unless a ban has taken back more.
 
     Draws after it count as first attempts.
     """
+    start, retries = len(request.history), request.retries.fork()
     if tokens:
         request.retries.begin_at(request.position)
+    try:
+        _put(request, tokens)
+    except BaseException:
+        request.rewind(start)
+        request.retries = retries
+        if request.closing is not None:
+            request.closing.restart(request.position)
+        raise
+
+
+def _put(request: Request, tokens: Sequence[Token]) -> None:
     for i, token in enumerate(tokens):
         if request.finish_reason is not None:
             raise StateError(

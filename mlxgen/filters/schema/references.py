@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import unquote, urldefrag, urljoin
 
 from ...errors import GrammarError
+from ...words import shortened
 from .keywords import CHOICES, Schema, check, list_of, map_of, says
 
 
@@ -56,7 +57,7 @@ class References:
         if fragment and not fragment.startswith("/"):
             return self._anchors[address]
         for pointer in (unquote(fragment), fragment):  # the latter for a name without escapes
-            with suppress(LookupError, TypeError):
+            with suppress(LookupError, TypeError, ValueError):  # an index may be any text
                 return _at_pointer(self._resources[resource], pointer)
         raise LookupError(reference)
 
@@ -66,8 +67,8 @@ class References:
             return self.find(schema, name)
         except LookupError:
             raise GrammarError(
-                f"$ref {name!r} does not exist: it is not present in the schema, and nothing else "
-                "is looked up"
+                f"$ref {shortened(name)!r} does not exist: it is not present in the schema, and "
+                "nothing else is looked up"
             ) from None
 
     def less(self, schema: Schema, keyword: str) -> Schema:

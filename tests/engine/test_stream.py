@@ -110,6 +110,9 @@ class Caller:
     def text(self, text: str) -> None:
         assert self.stream.text == text
 
+    def usage(self, name: str, value: Any) -> None:
+        assert getattr(self.stream.usage, name) == value
+
     def append(self, pieces: Any) -> None:
         self.stream.append(self.speaker.tokens(list(pieces)))
 

@@ -279,6 +279,7 @@ class Request:
         if to < len(self.history):
             self.history.cut(to)
             self.finish_reason = self.match = None
+            self.tally.incomplete = self.tally.looped = ""  # of an end that is no more
             self.repeat = self.checking = None
             self.base, self.first = min(self.base, to), min(self.first, count)
             self.position = count

@@ -238,7 +238,7 @@ class Session:
             rewound = max(0, begun + 1 - self._request.position)  # by a loop that ends it
             return replace(chunks[-1], text=text, retract=retract, rewound=rewound)
         self._held = min(self._held, len(self._request.history))
-        rewound = begun + 1 - self._request.position
+        rewound = max(0, begun + 1 - self._request.position)  # or a hook put more than went
         return Chunk(text, token, begun, retract=retract, rewound=rewound)
 
     def _twin(self, seed: int) -> Session:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlxgen import Choice, OptionError, Regex, Session, StateError
+from mlxgen import Choice, OptionError, PostSamplingResult, Regex, Session, StateError
 from mlxgen.filters import tokens_of
 from tests.fakes.speaking import PROMPT, reciter
 
@@ -109,3 +109,12 @@ def test_keep_never_covers_what_was_taken_back_even_if_tokens_are_pushed_since()
         session.push_token(ord("b"))
     assert session.keep == 4
     assert session.pending == [ord("b")] * 4
+
+
+def test_what_a_ban_takes_back_of_a_run_that_a_hook_put_is_not_of_the_token_before() -> None:
+    def hook(result: PostSamplingResult) -> None:
+        result.put = list(b"xyz") if result.position == 0 else ()
+
+    session = Session(reciter("a").tokenizer, hooks=[hook], banned=["yz"])
+    chunk = session.push_token(ord("a"))
+    assert (chunk.rewound, session.tokens, session.text) == (0, list(b"ax"), "ax")

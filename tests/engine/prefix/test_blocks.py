@@ -105,8 +105,9 @@ class Shelf:
             os.utime(file, (second, second))
 
     def date(self, later: float) -> None:
+        when = time.time() + later  # the same for all of them
         for file in files_in(self.path):
-            os.utime(file, (time.time() + later,) * 2)
+            os.utime(file, (when, when))
 
     def measure(self) -> None:
         self.size = size_of(self.path)

@@ -228,6 +228,15 @@ def test_a_forward_only_filter_is_fed_its_history_again() -> None:
     assert replay.filter.log == {"advance": 90, "reset": 1, "fork": 0, "rewind": 0}
 
 
+def test_copies_of_what_was_taken_back_are_forgotten() -> None:
+    replay = grown(Replay(CopyableToy(), every=2), 6)
+    replay.rewind(1)
+    for token in (5, 5, 3, 1):
+        replay.advance(token)
+    replay.rewind(4)
+    assert replay.filter.tokens == [1, 5, 5, 3]
+
+
 class Uncopyable(Toy):
     def __deepcopy__(self, memo: Any) -> Uncopyable:
         raise TypeError("holds a socket")

@@ -14,7 +14,20 @@ from tests.effort import tries
 from .helpers import constrained, feed, takes
 
 PAIRS = tries(20_000)
-NAMED = ("1e-5", "1e5", "0.05", "0.95", "0.5", "3.4028235e38", "-3.4028235e38", "1e-300", "1e300")
+NAMED = (
+    "0",
+    "0",
+    "1",
+    "1e-5",
+    "1e5",
+    "0.05",
+    "0.95",
+    "0.5",
+    "3.4028235e38",
+    "-3.4028235e38",
+    "1e-300",
+    "1e300",
+)
 
 
 def number(draw: random.Random) -> Decimal:

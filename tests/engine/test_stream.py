@@ -148,6 +148,7 @@ class Caller:
         assert others == list(before[1:]) and before[0].startswith(text)  # a ban may claim its end
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("line", LINES, ids=[line["why"] for line in LINES])
 def test_a_stream_is_where_its_caller_put_it(line: dict[str, Any]) -> None:
     caller = Caller(line["model"], line["options"])

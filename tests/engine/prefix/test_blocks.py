@@ -119,6 +119,7 @@ class Shelf:
         assert [n for n, file in enumerate(self.files) if file.exists()] == numbers
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("line", LINES, ids=[line["why"] for line in LINES])
 def test_what_is_kept_is_what_will_be_of_use(
     line: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

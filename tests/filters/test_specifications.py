@@ -25,6 +25,7 @@ from .helpers import (
     constrained,
     feed,
     ordinary,
+    pieces,
     sentencepiece,
 )
 from .test_tables import MAKE
@@ -156,6 +157,13 @@ def test_after_any_tokens_the_mask_is_what_a_search_in_the_text_says(data: st.Da
         chosen = data.draw(st.sampled_from(sorted(expected)))
         constraint.advance(chosen)
         text += vocabulary.piece(chosen)
+
+
+def test_a_token_that_completes_the_trigger_and_begins_what_follows_can_be_rewound_to() -> None:
+    constraint = constrained(After("a", Regex("b[cd]e")))
+    constraint.advance(token("ab"))
+    feed(constraint, "c").rewind(1)
+    assert pieces(constraint) == {b"c", b"d"}
 
 
 # ---- functions -----------------------------------------------------------------------------------

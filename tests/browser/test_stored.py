@@ -100,8 +100,8 @@ def test_what_has_arrived_of_an_answer_is_there_when_the_page_comes_back(chat: C
         before = chat.answer
         chat.press("Continue")
         chat.wait_text(len(before) + 20)
-        chat.press("Stop")
-        chat.wait_done()
+        assert chat.answer.startswith(before)
+    chat.wait_done()
 
 
 @pytest.mark.slow

@@ -35,6 +35,7 @@ from tests.fakes.architectures import VOCAB, cache_kinds, random_model
 from tests.fakes.filled_caches import (
     Ids,
     Make,
+    holding,
     mixed_layers,
     plain_layers,
     row,
@@ -144,6 +145,18 @@ def test_a_window_that_is_not_full_is_trimmed_to_where_a_prompt_parts(tmp_path: 
     again = store_in(tmp_path, make, model=model)
     again.restore([*ids[:7], 90, 91])
     assert again.match([*ids[:7], 90, 91]) == store.match([*ids[:7], 90, 91]) == 7
+
+
+def test_patches_of_images_are_tokens_like_others(tmp_path: Path) -> None:
+    first = -(2**60)
+    ids = (1, *(first - i for i in range(300)), 2)
+    store = store_in(tmp_path)
+    store.keep(ids, holding(plain_layers, tuple(range(302))))
+    assert store.flush(20)
+    again = store_in(tmp_path)
+    again.restore((*ids, 0))
+    assert again.match((*ids, 0)) == 302
+    assert again.match((1, *(first - 1 - i for i in range(300)))) == 1
 
 
 def test_a_block_that_two_threads_have_read_is_held_once(tmp_path: Path) -> None:

@@ -104,11 +104,9 @@ async def put_into(body: dict[str, Any], get: Callable[[str], bytes] | None = No
 def _is_asked(path: Path, body: dict[str, Any]) -> bool:
     """Whether a place is in the user's newest message, and not in the result of a tool there."""
     pieces, place = body[str(path[0])], path[1]
-    return (
-        place == len(pieces) - 1
-        and pieces[place].get("role") == "user"
-        and "content" not in path[3:]
-    )
+    newest = pieces[place] if place == len(pieces) - 1 else None
+    is_users = isinstance(newest, dict) and newest.get("role") == "user"
+    return is_users and "content" not in path[3:]
 
 
 def _named(value: Any, path: Path) -> Iterator[tuple[dict[str, Any], str, Path]]:

@@ -139,6 +139,12 @@ def test_each_address_is_fetched_once_and_its_image_put_into_the_body() -> None:
     assert found == ["MQ==", "Mg==", "MQ==", ""]
 
 
+def test_what_is_no_list_of_messages_is_left_to_those_who_read_it() -> None:
+    part = images("https://example.org/1")["messages"][0]["content"][0]
+    for messages in ([[part]], [part], part, {"content": [part]}, [{"role": 1, "content": [part]}]):
+        put_into({"messages": messages}, lambda url: b"1")
+
+
 def test_an_image_that_cannot_be_fetched_is_named() -> None:
     def get(url: str) -> bytes:
         raise FetchError("its server answers 404")
